@@ -9,12 +9,12 @@ import (
 
 // EngineOptions say which process serves the local fleet, and how to get it.
 type EngineOptions struct {
-	Kind         string        // auto, smolvm or qemu
-	Smolvm       string        // program; with a slash a path, else looked up on PATH
-	MinVersion   string        // oldest smolvm to accept, as 1.14.0; empty accepts any
-	URL          string        // unix:///abs.sock or http://127.0.0.1:port of a running one; empty: find or start it
-	Dir          string        // runtime directory, private to this user and already checked
-	StartTimeout time.Duration // from spawn to the second healthy answer
+	Kind         string                 // auto, smolvm or qemu
+	Smolvm       string                 // program; with a slash a path, else looked up on PATH
+	MinVersion   string                 // oldest smolvm to accept, as 1.14.0; empty accepts any
+	URL          string                 // unix:///abs.sock or http://127.0.0.1:port of a running one; empty: find or start it
+	Dir          func() (string, error) // runtime directory, private to this user; called at the first Dial
+	StartTimeout time.Duration          // from spawn to the second healthy answer
 	Log          *slog.Logger
 }
 

@@ -1,0 +1,69 @@
+// Package tools is the MCP face: the tools, their words, their schemas and
+// their results. Start with [New], which makes the server of one session.
+package tools
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+// Limits are the settings that tools obey. All are positive unless they say
+// otherwise.
+type Limits struct {
+	MachinePrefix  string        // of generated names; never empty
+	MemoryMB       int           // MiB, where create-machine names none
+	CPUs           int           // where create-machine names none
+	NetworkOpen    bool          // create-machine's default egress is open
+	RunOnceOpen    bool          // run-once's default egress is open
+	TTL            time.Duration // of ephemeral cloud machines
+	AutoStop       time.Duration // of idle ephemeral cloud machines
+	ExecTimeout    time.Duration // where run-command names none
+	MaxExecTimeout time.Duration // ceiling of timeoutSecs
+	Wait           time.Duration // how long run-command waits before it answers "running"; 0 is allowed
+	MaxOutputBytes int           // per stream, per read-file page and per log page
+	ReadyTimeout   time.Duration // from start to the workload's first answer
+	LogsTail       int           // lines, 1..10000
+	MountRoots     []string      // host directories below which mounts and image archives may lie; none: refused
+	MaxMachines    int           // recorded machines of this user at once; 0 no limit
+}
+
+// Options are what a session's server is made of.
+type Options struct {
+	Version string        // of this program
+	Fleets  []fleet.Fleet // served, local first; at least one
+	Store   *store.Store
+	Remover Remover
+	Limits  Limits
+	Log     *slog.Logger
+}
+
+// Remover deletes recorded machines; package reaper implements it.
+type Remover interface {
+	// Remove deletes the machines of recs, which the caller may delete, in
+	// parallel, and records what came of it. What cannot be deleted before ctx
+	// ends stays recorded for a later sweep. The error joins those of all.
+	Remove(ctx context.Context, recs ...store.Record) error
+}
+
+// Session is one MCP session: a server and the machines that live as long as
+// it does.
+type Session struct {
+	opts Options
+}
+
+// New makes the server of one session. kind is "stdio" or "http". Nothing is
+// written or started before the first call of a tool.
+func New(opts Options, kind string) *Session { return &Session{opts: opts} }
+
+// Server is the session's MCP server, to be run on a transport.
+func (s *Session) Server() *mcp.Server { panic("being written") }
+
+// Close ends the session: running calls are cancelled, and its ephemeral machines deleted in
+// parallel until ctx ends. What is left is recorded for a later sweep.
+func (s *Session) Close(ctx context.Context) error { return nil }
