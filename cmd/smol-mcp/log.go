@@ -1,0 +1,56 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"time"
+)
+
+// quiet is a writer for the log that never fails and never blocks: nobody may
+// be reading standard error, or it may be gone with the client. Lines that do
+// not fit into its queue are dropped.
+type quiet struct {
+	lines chan []byte
+	done  chan struct{}
+}
+
+// newLog returns a logger that writes to w, and what to call before the
+// process exits: it waits for the last lines, within a bound.
+func newLog(w io.Writer) (*slog.Logger, func()) {
+	q := &quiet{lines: make(chan []byte, 256), done: make(chan struct{})}
+	go q.copy(w)
+	return slog.New(slog.NewTextHandler(q, nil)), q.close
+}
+
+func (q *quiet) copy(w io.Writer) {
+	defer close(q.done)
+	for line := range q.lines {
+		if line == nil {
+			return
+		}
+		_, _ = w.Write(line)
+	}
+}
+
+// Write implements io.Writer; slog calls it once a line.
+func (q *quiet) Write(p []byte) (int, error) {
+	select {
+	case q.lines <- append([]byte(nil), p...):
+	default:
+	}
+	return len(p), nil
+}
+
+func (q *quiet) close() {
+	bound := time.NewTimer(200 * time.Millisecond)
+	defer bound.Stop()
+	select {
+	case q.lines <- nil:
+	case <-bound.C:
+		return
+	}
+	select {
+	case <-q.done:
+	case <-bound.C:
+	}
+}

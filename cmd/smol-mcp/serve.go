@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+	"smol-mcp/tools"
+)
+
+// parentPoll is how often a vanished parent is looked for.
+const parentPoll = 2 * time.Second
+
+// runServe is the command without a name: one session over standard input and
+// output.
+func runServe(c *call) error {
+	r, err := resolve(os.LookupEnv, c.flags["config"])
+	if err != nil {
+		return err
+	}
+	if isTerminal(c.stdin) {
+		fmt.Fprint(c.stderr, terminalNote)
+	}
+	log, flush := newLog(c.stderr)
+	defer flush()
+	signals, stopSignals := watchSignals()
+	defer stopSignals()
+	orphaned, stopWatch := watchParent(parentPoll)
+	defer stopWatch()
+	p := wire(&r.Config, log)
+	l := &life{
+		session:   tools.New(p.options, "stdio"),
+		transport: newStdio(c.stdin, c.stdout, eofGrace),
+		closers:   p.closers,
+		signals:   signals,
+		orphaned:  orphaned,
+		log:       log,
+		budget:    endBudget,
+		share:     sessionBudget,
+	}
+	code, err := l.run()
+	if err != nil {
+		log.Error("clean-up", "error", err)
+	}
+	return exitCode(code)
+}
+
+// parts are what sessions of this process share.
+type parts struct {
+	options tools.Options
+	closers []closer
+}
+
+// wire makes the parts from the settings. It does no I/O: the store opens and
+// the engine starts when a call needs them.
+func wire(c *Config, log *slog.Logger) *parts {
+	st := new(store.Store)
+	engine := fleet.NewEngine(engineOptions(c, log))
+	return &parts{
+		options: tools.Options{
+			Version: version,
+			Store:   st,
+			Limits:  limits(c),
+			Log:     log,
+		},
+		closers: []closer{{"engine", engine.Close}},
+	}
+}
+
+func engineOptions(c *Config, log *slog.Logger) fleet.EngineOptions {
+	return fleet.EngineOptions{
+		Kind:         c.Engine,
+		Smolvm:       c.Smolvm,
+		MinVersion:   c.MinSmolvm,
+		URL:          c.LocalURL,
+		StartTimeout: secs(c.ServeStartSecs),
+		Log:          log,
+	}
+}
+
+func limits(c *Config) tools.Limits {
+	return tools.Limits{
+		MachinePrefix:  c.MachinePrefix,
+		MemoryMB:       c.MemoryMB,
+		CPUs:           c.CPUs,
+		NetworkOpen:    c.NetworkDefault == "open",
+		RunOnceOpen:    c.RunOnceNetwork == "open",
+		TTL:            secs(c.EphemeralTTLSecs),
+		AutoStop:       secs(c.EphemeralIdleSecs),
+		ExecTimeout:    secs(c.ExecTimeoutSecs),
+		MaxExecTimeout: secs(c.MaxExecSecs),
+		Wait:           secs(c.WaitSecs),
+		MaxOutputBytes: c.MaxOutputBytes,
+		ReadyTimeout:   secs(c.ReadyTimeoutSecs),
+		LogsTail:       c.LogsTail,
+		MountRoots:     c.MountRoots,
+		MaxMachines:    c.MaxMachines,
+	}
+}
+
+func secs(n int) time.Duration { return time.Duration(n) * time.Second }
+
+const terminalNote = `smol-mcp: this is an MCP server; it waits for a client to speak JSON-RPC on standard input
+smol-mcp: hint: a client starts it by itself, for example: claude mcp add smol -- smol-mcp
+smol-mcp: hint: smol-mcp --help explains more; Ctrl-C quits
+`
+
+// isTerminal reports whether somebody may be typing on f: it is a character
+// device other than the null device.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
+}

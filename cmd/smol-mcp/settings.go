@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"smol-mcp/fleet"
+)
+
+// Config is every setting: a field here and a line in [settings] each, so the
+// number of fields is the number of settings.
+type Config struct {
+	Targets           string
+	Engine            string
+	Smolvm            string
+	MinSmolvm         string
+	LocalURL          string
+	RuntimeDir        string
+	MachinePrefix     string
+	MemoryMB          int
+	CPUs              int
+	NetworkDefault    string
+	RunOnceNetwork    string
+	MountRoots        []string
+	MaxMachines       int
+	EphemeralTTLSecs  int
+	EphemeralIdleSecs int
+	ExecTimeoutSecs   int
+	MaxExecSecs       int
+	WaitSecs          int
+	MaxOutputBytes    int
+	ReadyTimeoutSecs  int
+	ServeStartSecs    int
+	LogsTail          int
+	LogsPollSecs      int
+}
+
+// setting is where one field of a Config comes from.
+type setting struct {
+	key   string // in the file
+	env   string
+	field any // *int, *string or *[]string
+	kind  kind
+	help  string // for people, beginning in lower case, without the bounds
+}
+
+// settings is the table of all settings, bound to the fields of c.
+func settings(c *Config) []setting {
+	const day = 24 * 60 * 60
+	return []setting{
+		{"targets", "SMOL_MCP_TARGETS", &c.Targets, choice{"auto", "local"}, "fleets to serve; this build has the local one only"},
+		{"engine", "SMOL_MCP_ENGINE", &c.Engine, choice{"auto", "smolvm", "qemu"}, "what runs local machines; auto takes smolvm where it is installed"},
+		{"smolvm", "SMOLVM", &c.Smolvm, text{def: "smolvm", check: notEmpty}, "the smolvm program: a path, or a name looked up on PATH"},
+		{"minSmolvm", "SMOL_MCP_MIN_SMOLVM", &c.MinSmolvm, text{def: "1.14.0", check: checkVersion}, "oldest smolvm to work with; empty turns the check off"},
+		{"localUrl", "SMOL_LOCAL_URL", &c.LocalURL, text{check: checkLocalURL}, "a running engine to use, as unix:///run/smolvm.sock or http://127.0.0.1:8080; empty finds or starts one"},
+		{"runtimeDir", "SMOL_MCP_RUNTIME_DIR", &c.RuntimeDir, text{check: checkAbsolute}, "directory of records, sockets and the engine's log, private to you; empty chooses one below XDG_RUNTIME_DIR or the home directory"},
+		{"machinePrefix", "SMOL_MCP_MACHINE_PREFIX", &c.MachinePrefix, text{def: "mcp-", check: checkPrefix}, "first part of the names that are made up for machines"},
+		{"memoryMb", "SMOL_MCP_MEMORY_MB", &c.MemoryMB, whole{2048, 64, 1 << 20}, "memory of a new machine in MiB, where the call names none"},
+		{"cpus", "SMOL_MCP_CPUS", &c.CPUs, whole{2, 1, 256}, "virtual CPUs of a new machine, where the call names none"},
+		{"networkDefault", "SMOL_MCP_NETWORK_DEFAULT", &c.NetworkDefault, choice{"blocked", "open"}, "egress of create-machine, where the call says nothing"},
+		{"runOnceNetwork", "SMOL_MCP_RUN_ONCE_NETWORK", &c.RunOnceNetwork, choice{"blocked", "open"}, "egress of run-once, where the call says nothing"},
+		{"mountRoots", "SMOL_MCP_MOUNT_ROOTS", &c.MountRoots, list{checkAbsolute}, "directories of this computer below which machines may mount; none refuses every mount"},
+		{"maxMachines", "SMOL_MCP_MAX_MACHINES", &c.MaxMachines, whole{0, 0, 100000}, "recorded machines at once; 0 sets no limit"},
+		{"ephemeralTtlSecs", "SMOL_MCP_EPHEMERAL_TTL_SECS", &c.EphemeralTTLSecs, whole{3600, 1, 30 * day}, "life of an ephemeral machine in the cloud"},
+		{"ephemeralAutoStopSecs", "SMOL_MCP_EPHEMERAL_AUTO_STOP_SECS", &c.EphemeralIdleSecs, whole{900, 1, 30 * day}, "an ephemeral machine in the cloud stops when idle for this long"},
+		{"execTimeoutSecs", "SMOL_MCP_EXEC_TIMEOUT_SECS", &c.ExecTimeoutSecs, whole{120, 1, day}, "a command is killed after this, where the call says nothing"},
+		{"maxExecTimeoutSecs", "SMOL_MCP_MAX_EXEC_TIMEOUT_SECS", &c.MaxExecSecs, whole{900, 1, day}, "longest timeout that a call may ask for"},
+		{"waitSecs", "SMOL_MCP_WAIT_SECS", &c.WaitSecs, whole{45, 0, 300}, "run-command answers with what there is after this, and the command goes on"},
+		{"maxOutputBytes", "SMOL_MCP_MAX_OUTPUT_BYTES", &c.MaxOutputBytes, whole{65536, 256, 4 << 20}, "output per stream, file page and log page in one answer"},
+		{"readyTimeoutSecs", "SMOL_MCP_READY_TIMEOUT_SECS", &c.ReadyTimeoutSecs, whole{120, 1, 3600}, "wait for a started machine to answer"},
+		{"serveStartTimeoutSecs", "SMOL_MCP_SERVE_START_TIMEOUT_SECS", &c.ServeStartSecs, whole{60, 1, 600}, "wait for a started engine to answer"},
+		{"logsTail", "SMOL_MCP_LOGS_TAIL", &c.LogsTail, whole{100, 1, 10000}, "console lines of machine-logs, where the call says nothing"},
+		{"logsPollSecs", "SMOL_MCP_LOGS_POLL_SECS", &c.LogsPollSecs, whole{2, 1, 3600}, "pause between two looks at a log that a client follows"},
+	}
+}
+
+// checkTogether refuses settings that are fine alone and not together.
+func (c *Config) checkTogether() (key string, err error) {
+	if c.ExecTimeoutSecs > c.MaxExecSecs {
+		return "execTimeoutSecs", fmt.Errorf("%d is above the ceiling, maxExecTimeoutSecs (SMOL_MCP_MAX_EXEC_TIMEOUT_SECS), which is %d: no command could run with the default", c.ExecTimeoutSecs, c.MaxExecSecs)
+	}
+	return "", nil
+}
+
+func notEmpty(s string) error {
+	if strings.TrimSpace(s) == "" {
+		return fmt.Errorf("must not be empty")
+	}
+	return nil
+}
+
+func checkVersion(s string) error {
+	if s == "" {
+		return nil
+	}
+	parts := strings.Split(s, ".")
+	for _, p := range parts {
+		if _, err := strconv.ParseUint(p, 10, 31); err != nil || len(parts) > 3 {
+			return fmt.Errorf("%q is not a version such as 1.14.0", s)
+		}
+	}
+	return nil
+}
+
+func checkAbsolute(s string) error {
+	if s != "" && !filepath.IsAbs(s) {
+		return fmt.Errorf("%q is not an absolute path", s)
+	}
+	return nil
+}
+
+// checkPrefix tries the longest name that is ever made of a prefix.
+func checkPrefix(s string) error {
+	if s == "" {
+		return fmt.Errorf("must not be empty: it tells the names that we made up from all others")
+	}
+	if fleet.CheckName(s+"once-0123456789ab") != nil || fleet.CheckName(s+"0123456789ab") != nil {
+		return fmt.Errorf("%q makes no machine names: 1 to 23 of a-z, 0-9 and '-', beginning with a letter or digit, without '--'", s)
+	}
+	return nil
+}
+
+// checkLocalURL accepts what an engine on this computer can listen on, and
+// nothing that leaves it.
+func checkLocalURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	u, err := url.Parse(s)
+	bad := fmt.Errorf("%q is neither unix:///absolute/path nor http://127.0.0.1:PORT", s)
+	switch {
+	case err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
+		return bad
+	case u.Scheme == "unix":
+		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/") {
+			return bad
+		}
+		return nil
+	case u.Scheme != "http" || u.Path != "" && u.Path != "/":
+		return bad
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	if u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
+		return fmt.Errorf("%q: the host must be this computer's loopback, 127.0.0.1 or localhost", s)
+	}
+	if port, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || port == 0 {
+		return fmt.Errorf("%q: a port of 1 to 65535 is missing", s)
+	}
+	return nil
+}
