@@ -1,0 +1,173 @@
+// Package reaper deletes what the records say has to go: for a session that
+// deletes or ends, and for owners that ended without doing so themselves. The
+// same code serves servers, the next start and smol-mcp gc. Start with
+// [New]; package store says who may delete what.
+package reaper
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+// Fleet is what the reaper asks of a place that runs machines.
+type Fleet interface {
+	Get(ctx context.Context, name string) (fleet.Machine, error)
+	Delete(ctx context.Context, name string) (fleet.Deletion, error)
+}
+
+// Options tune a reaper; the zero value is usable.
+type Options struct {
+	// Served reports whether a fleet answers without being started. While it
+	// reports false, sweeps leave the fleet's machines for later. Nil: always.
+	Served func(target string) bool
+
+	// Account is the fingerprint of the account that a fleet works for: records
+	// of another one are left alone.
+	Account map[string]string
+
+	Log *slog.Logger
+}
+
+// The pace of sweeps and deletions.
+const (
+	firstSweep = time.Second      // after Start
+	sweepEvery = 10 * time.Second // give or take a fifth
+	claimLimit = 16               // records of one sweep
+	parallel   = 8                // deletions at once
+	settleTime = time.Second      // kept from a deadline to write down what came of it
+	callTime   = 150 * time.Second
+)
+
+// Reaper sweeps in the background between Start and Close, and deletes on
+// demand.
+type Reaper struct {
+	st     *store.Store
+	fleets map[string]Fleet
+	opts   Options
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // nil: not started, or closed
+	done   sync.WaitGroup
+}
+
+// New returns a reaper that does nothing by itself before Start.
+func New(st *store.Store, fleets map[string]Fleet, opts Options) *Reaper {
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Served == nil {
+		opts.Served = func(string) bool { return true }
+	}
+	return &Reaper{st: st, fleets: fleets, opts: opts}
+}
+
+// Start begins to sweep in the background.
+func (r *Reaper) Start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cancel != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	r.done.Go(func() { r.run(ctx) })
+}
+
+// Close ends the sweeps and waits for them.
+func (r *Reaper) Close() {
+	r.mu.Lock()
+	cancel := r.cancel
+	r.cancel = nil
+	r.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+	r.done.Wait()
+}
+
+func (r *Reaper) run(ctx context.Context) {
+	next := firstSweep
+	for {
+		timer := time.NewTimer(next)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
+			r.opts.Log.Warn("sweep", "err", err)
+		}
+		next = sweepEvery - sweepEvery/5 + rand.N(sweepEvery*2/5)
+	}
+}
+
+// Sweep deletes what is due and returns what it could not delete yet.
+func (r *Reaper) Sweep(ctx context.Context) ([]store.Record, error) {
+	claimed, err := r.st.Claim(ctx, claimLimit, func(target string) bool {
+		return r.fleets[target] != nil && r.opts.Served(target)
+	})
+	if err != nil || len(claimed) == 0 {
+		return nil, err
+	}
+	for _, rec := range claimed {
+		r.opts.Log.Info("deleting what an ended session left", "target", rec.Target, "machine", rec.Name)
+	}
+	left, _, err := r.deleteAll(ctx, claimed)
+	return left, err
+}
+
+// Remove deletes the machines of recs, which the caller may delete, in
+// parallel, and records what came of it. What cannot be deleted before ctx
+// ends stays recorded for a later sweep. The error joins those of all.
+func (r *Reaper) Remove(ctx context.Context, recs ...store.Record) error {
+	if len(recs) == 0 {
+		return nil
+	}
+	claimed, busy, err := r.st.ClaimAll(ctx, recs...)
+	if err != nil {
+		// The records cannot be written. Deleting is right all the same: a
+		// later sweep finds the machines gone.
+		r.opts.Log.Warn("deleting without a claim", "err", err)
+		claimed = recs
+	}
+	_, failures, settleErr := r.deleteAll(ctx, claimed)
+	errs := append(failures, settleErr)
+	for _, rec := range busy {
+		errs = append(errs, r.await(ctx, rec))
+	}
+	return errors.Join(errs...)
+}
+
+// await waits until the process that has claimed rec is done with it.
+func (r *Reaper) await(ctx context.Context, rec store.Record) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return &fleet.Error{
+				Code: fleet.CodeTimeout, Op: "delete machine " + rec.Name,
+				Why: "another process is deleting it and has not finished", MaybeDone: true, Err: ctx.Err(),
+			}
+		case <-tick.C:
+		}
+		now, ok, err := r.st.Find(ctx, rec.Key())
+		if err != nil {
+			return err
+		}
+		if !ok || now.UID != rec.UID || now.Phase == store.Gone {
+			return nil
+		}
+		if now.Claimer == "" && now.Error != "" {
+			return &fleet.Error{Code: fleet.CodeUnreachable, Op: "delete machine " + rec.Name, Why: now.Error}
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"syscall"
+
+	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	dbName  = "state.db"
+	dbLimit = 8 << 20 // bytes; about ten thousand records
+)
+
+// openLocked returns state.db, made if need be, with its lock held. It waits for
+// the lock without end: only the committing goroutine calls it.
+func (s *Store) openLocked() (*os.File, *os.Root, error) {
+	for {
+		s.placeMu.Lock()
+		_, err := s.findLocked()
+		root := s.root
+		s.placeMu.Unlock()
+		if err != nil {
+			return nil, nil, err
+		}
+		f, err := root.OpenFile(dbName, os.O_RDWR, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err := s.createDB(root); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", ErrPlace, err)
+		}
+		if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
+			f.Close()
+			return nil, nil, fmt.Errorf("%w: %s is not a regular file", ErrPlace, f.Name())
+		}
+		s.queue.waiting(f)
+		err = lockWait(f)
+		s.queue.waiting(nil)
+		if err != nil {
+			f.Close()
+			return nil, nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		same, err := s.stillThere(root, f)
+		if err != nil {
+			f.Close()
+			return nil, nil, err
+		}
+		if same {
+			return f, root, nil
+		}
+		f.Close() // swapped while we waited for it: whoever did that is done with it
+	}
+}
+
+// stillThere reports whether the locked file is the one that now has the
+// name. Without it, writes into a file that was just set aside would be lost.
+func (s *Store) stillThere(root *os.Root, f *os.File) (bool, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	now, err := root.Lstat(dbName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if now.Mode()&fs.ModeSymlink != 0 {
+		return false, fmt.Errorf("%w: %s is a symbolic link", ErrPlace, f.Name())
+	}
+	if !os.SameFile(fi, now) {
+		return false, nil
+	}
+	if links(now) > 1 {
+		dropTemporaries(root, dbName) // its maker died between link and unlink
+		if now, err = root.Lstat(dbName); err != nil {
+			return false, nil
+		}
+	}
+	return true, checkFile(now, f.Name())
+}
+
+// options of bbolt. state.db means something within one boot only, so it is
+// never synced; a killed process loses nothing that was written.
+func boltOptions(open func(string, int, os.FileMode) (*os.File, error)) *bolt.Options {
+	return &bolt.Options{
+		NoSync:       true,
+		NoStatistics: true,
+		MaxSize:      dbLimit,
+		FreelistType: bolt.FreelistArrayType,
+		OpenFile:     open,
+	}
+}
+
+// withDB opens the locked file f as a database for fn and closes both. A
+// fault in the mapped file, which bbolt cannot survive, becomes ErrCorrupt,
+// and the lock is let go of in any case.
+func withDB(f *os.File, fn func(*bolt.DB) error) (err error) {
+	defer f.Close()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %s: %v", ErrCorrupt, f.Name(), r)
+		}
+	}()
+	if err := preflight(f); err != nil {
+		return err
+	}
+	db, err := bolt.Open(f.Name(), 0o600, boltOptions(func(string, int, os.FileMode) (*os.File, error) { return f, nil }))
+	if err != nil {
+		return dbError(err)
+	}
+	if err := fn(db); err != nil {
+		db.Close()
+		return dbError(err)
+	}
+	return dbError(db.Close())
+}
+
+// dbError translates what bbolt and the disk say into the store's errors.
+func dbError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, berrors.ErrMaxSizeReached), errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: %w", ErrFull, err)
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum):
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return err
+}
+
+// createDB builds an empty database beside its final name and links it there,
+// so that nobody ever sees a half-made one. Another process may be faster.
+func (s *Store) createDB(root *os.Root) error {
+	return s.buildDB(root, func(*tx) error { return nil })
+}
+
+// buildDB makes a new state.db with what fill puts into it.
+func (s *Store) buildDB(root *os.Root, fill func(*tx) error) error {
+	temp := dbName + ".tmp-" + newID()
+	f, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return dbError(fmt.Errorf("make %s: %w", dbName, err))
+	}
+	defer root.Remove(temp)
+	err = buildGuarded(f, func(btx *bolt.Tx) error {
+		t := &tx{Tx: btx, host: s.host}
+		if err := t.init(); err != nil {
+			return err
+		}
+		return fill(t)
+	})
+	if err != nil {
+		return fmt.Errorf("make %s: %w", dbName, err)
+	}
+	failpoint("db-link")
+	err = root.Link(temp, dbName)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // another was faster, and may have tidied up
+		return nil
+	}
+	return dbError(err)
+}
+
+func buildGuarded(f *os.File, fn func(*bolt.Tx) error) (err error) {
+	defer f.Close()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { // a full tmpfs faults in the mapping
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", ErrFull, r)
+		}
+	}()
+	db, err := bolt.Open(f.Name(), 0o600, boltOptions(func(string, int, os.FileMode) (*os.File, error) { return f, nil }))
+	if err != nil {
+		return dbError(err)
+	}
+	if err := db.Update(fn); err != nil {
+		db.Close()
+		return dbError(err)
+	}
+	return dbError(db.Close())
+}
+
+// dropTemporaries removes half-made files of dead makers.
+func dropTemporaries(root *os.Root, name string) {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if len(e.Name()) > len(name)+5 && e.Name()[:len(name)+5] == name+".tmp-" {
+			root.Remove(e.Name())
+		}
+	}
+}

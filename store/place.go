@@ -1,0 +1,237 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/adrg/xdg"
+)
+
+// place is where the records are.
+type place struct {
+	run   string // R
+	state string // S
+	why   string // the rule that chose R
+}
+
+const dirName = "smol-mcp"
+
+// candidate is a directory that R may be.
+type candidate struct {
+	dir, rule string
+	private   bool // its parent has to be private to this user too
+}
+
+// find resolves R and S once, and makes and checks R. A failure is not kept:
+// the next call tries again.
+func (s *Store) find() (place, error) {
+	s.placeMu.Lock()
+	defer s.placeMu.Unlock()
+	return s.findLocked()
+}
+
+func (s *Store) findLocked() (place, error) {
+	if s.root != nil && sameDir(s.root, s.place.run) {
+		return s.place, nil
+	}
+	if s.root != nil { // wiped or replaced under us
+		s.root.Close()
+		s.root = nil
+	}
+	state, stateErr := s.stateDir()
+	if s.opts.RuntimeDir != "" {
+		rule := "the setting runtimeDir or SMOL_MCP_RUNTIME_DIR"
+		root, err := openPrivate(s.opts.RuntimeDir, false)
+		if err != nil {
+			return place{}, fmt.Errorf("%w: %s: %w", ErrPlace, rule, err)
+		}
+		s.root, s.place = root, place{run: s.opts.RuntimeDir, state: state, why: rule}
+		return s.place, nil
+	}
+	var refusals []string
+	for _, c := range s.candidates(state, stateErr) {
+		root, err := openPrivate(c.dir, c.private)
+		if err != nil {
+			refusals = append(refusals, c.rule+": "+err.Error())
+			continue
+		}
+		why := c.rule
+		if len(refusals) > 0 {
+			why += " (not " + strings.Join(refusals, "; not ") + ")"
+		}
+		s.root, s.place = root, place{run: c.dir, state: state, why: why}
+		return s.place, nil
+	}
+	if stateErr != nil {
+		refusals = append(refusals, stateErr.Error())
+	}
+	return place{}, fmt.Errorf("%w: %s", ErrPlace, strings.Join(refusals, "; "))
+}
+
+// candidates lists what R may be, best first. The temporary directory is never
+// among them: anybody may have made a directory there before us.
+func (s *Store) candidates(state string, stateErr error) []candidate {
+	var cs []candidate
+	if runtime.GOOS == "linux" { // elsewhere these outlive the boot
+		uid := fmt.Sprintf("/run/user/%d", os.Geteuid())
+		rule := "XDG_RUNTIME_DIR"
+		if xdg.RuntimeDir != uid {
+			cs = append(cs, candidate{filepath.Join(xdg.RuntimeDir, dirName), rule, true})
+		}
+		cs = append(cs, candidate{filepath.Join(uid, dirName), uid, true})
+	}
+	if stateErr == nil && s.host.BootID != "" {
+		cs = append(cs, candidate{filepath.Join(state, "run", s.host.BootID), "the state directory", true})
+	}
+	return cs
+}
+
+// stateDir returns S, which need not exist.
+func (s *Store) stateDir() (string, error) {
+	home := s.opts.StateDir
+	if home == "" {
+		home = xdg.StateHome
+		// without a home, xdg takes the root directory for it
+		if xdg.Home == "" || filepath.Dir(xdg.Home) == xdg.Home && strings.HasPrefix(home, filepath.Join(xdg.Home, ".local")) {
+			return "", fmt.Errorf("%w: no home directory: set HOME or XDG_STATE_HOME", ErrPlace)
+		}
+	}
+	return filepath.Join(home, dirName, "hosts", s.host.hash()), nil
+}
+
+// openPrivate makes dir, with its missing parents, and opens it when it is a real
+// directory of this user alone.
+func openPrivate(dir string, privateParent bool) (*os.Root, error) {
+	if !filepath.IsAbs(dir) {
+		return nil, fmt.Errorf("%s is not an absolute path", dir)
+	}
+	if err := ownerOfNearest(dir); err != nil {
+		return nil, err
+	}
+	parent := filepath.Dir(dir)
+	if privateParent && strings.HasPrefix(dir, "/run/user/") || isRuntimeDir(parent) {
+		// the login makes it; where there is no login there is none
+		if _, err := os.Lstat(parent); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	if err := checkDir(parent, privateParent); err != nil {
+		return nil, err
+	}
+	if err := checkDir(dir, true); err != nil {
+		return nil, err
+	}
+	if ok, kind := trustedFS(dir); !ok {
+		return nil, fmt.Errorf("%s is on %s, whose locks cannot be trusted", dir, kind)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !sameDir(root, dir) {
+		root.Close()
+		return nil, fmt.Errorf("%s was replaced while it was opened", dir)
+	}
+	return root, nil
+}
+
+func isRuntimeDir(dir string) bool { return xdg.RuntimeDir != "" && dir == xdg.RuntimeDir }
+
+// checkDir refuses a directory that another user could have made or can
+// change. A private one nobody else may even list.
+func checkDir(dir string, private bool) error {
+	fi, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	if fi.Mode().Type() != fs.ModeDir {
+		return fmt.Errorf("%s is not a directory but %s", dir, typeName(fi.Mode()))
+	}
+	if err := checkOwner(fi); err != nil && (private || !ownedByRoot(fi)) {
+		return fmt.Errorf("%s %w", dir, err)
+	}
+	if runtime.GOOS == "windows" { // modes say nothing there
+		return nil
+	}
+	perm := fi.Mode().Perm()
+	switch {
+	case private && perm&0o077 != 0:
+		return fmt.Errorf("%s has mode %04o, others can enter it: chmod 700 it", dir, perm)
+	case !private && perm&0o022 != 0 && fi.Mode()&fs.ModeSticky == 0:
+		return fmt.Errorf("%s has mode %04o, others can replace what is in it", dir, perm)
+	}
+	return nil
+}
+
+// ownerOfNearest refuses to make directories in somebody else's.
+func ownerOfNearest(dir string) error {
+	for {
+		fi, err := os.Lstat(dir)
+		if err == nil {
+			if err := checkOwner(fi); err != nil && fi.Mode()&fs.ModeSticky == 0 {
+				return fmt.Errorf("%s %w", dir, err)
+			}
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return err
+		}
+		dir = up
+	}
+}
+
+func typeName(m fs.FileMode) string {
+	switch m.Type() {
+	case 0:
+		return "a regular file"
+	case fs.ModeDir:
+		return "a directory"
+	case fs.ModeSymlink:
+		return "a symbolic link"
+	case fs.ModeNamedPipe:
+		return "a named pipe"
+	case fs.ModeSocket:
+		return "a socket"
+	}
+	return "a device"
+}
+
+// sameDir reports whether root is what lies at path now.
+func sameDir(root *os.Root, path string) bool {
+	a, err := root.Stat(".")
+	if err != nil {
+		return false
+	}
+	b, err := os.Lstat(path)
+	return err == nil && os.SameFile(a, b)
+}
+
+// checkFile refuses a file that is not ours alone: another owner, other names
+// (hard links), modes that let others in, or not a regular file.
+func checkFile(fi fs.FileInfo, path string) error {
+	if !fi.Mode().IsRegular() {
+		return fmt.Errorf("%w: %s is not a regular file but %s", ErrPlace, path, typeName(fi.Mode()))
+	}
+	if err := checkOwner(fi); err != nil {
+		return fmt.Errorf("%w: %s %w", ErrPlace, path, err)
+	}
+	if runtime.GOOS != "windows" && fi.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%w: %s has mode %04o, others can enter it: chmod 600 it", ErrPlace, path, fi.Mode().Perm())
+	}
+	if n := links(fi); n > 1 {
+		return fmt.Errorf("%w: %s has %d names (hard links)", ErrPlace, path, n)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+// maxBatch bounds how many operations share one transaction.
+const maxBatch = 64
+
+// op is one operation on its way through the queue.
+type op struct {
+	fn    func(*tx) error
+	write bool
+	err   error
+	done  chan struct{}
+	state atomic.Int32
+}
+
+// The states of an op. Whoever moves it away from queued decides its fate.
+const (
+	opQueued int32 = iota
+	opTaken
+	opAbandoned
+)
+
+// queue hands the operations of this process, in batches, to one goroutine,
+// which runs while there are any. It is the only one that ever blocks on the
+// lock of state.db; callers that tire of waiting just leave.
+type queue struct {
+	mu      sync.Mutex
+	ops     []*op
+	running bool
+	closed  bool
+	idle    chan struct{} // closed when the goroutine ends
+	lock    *os.File      // what it waits for the lock of
+}
+
+// view runs fn, which only reads, in a transaction.
+func (s *Store) view(ctx context.Context, fn func(*tx) error) error { return s.do(ctx, false, fn) }
+
+// update runs fn in a transaction. fn may run more than once, so it must do no more than
+// read and write through its tx and assign results. When update returns an error, fn's writes
+// were not made; only after a crash nobody can know.
+func (s *Store) update(ctx context.Context, fn func(*tx) error) error { return s.do(ctx, true, fn) }
+
+func (s *Store) do(ctx context.Context, write bool, fn func(*tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	o := &op{fn: fn, write: write, done: make(chan struct{})}
+	if !s.queue.add(o, s.commitLoop) {
+		return ErrClosed
+	}
+	wait := time.NewTimer(s.opts.Wait)
+	defer wait.Stop()
+	var cause error
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		cause = ctx.Err()
+	case <-wait.C:
+		cause = fmt.Errorf("waited %v", s.opts.Wait)
+	}
+	if o.state.CompareAndSwap(opQueued, opAbandoned) {
+		return s.queue.busy(cause)
+	}
+	<-o.done // it is being carried out, which is a matter of milliseconds
+	return o.err
+}
+
+// add queues o and starts loop when it does not run.
+func (q *queue) add(o *op, loop func()) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.ops = append(q.ops, o)
+	if !q.running {
+		q.running, q.idle = true, make(chan struct{})
+		go loop()
+	}
+	return true
+}
+
+// more reports whether there is work; if not, the loop is over.
+func (q *queue) more() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.ops) > 0 {
+		return true
+	}
+	q.running = false
+	close(q.idle)
+	return false
+}
+
+// take returns the next operations that still have a caller.
+func (q *queue) take() []*op {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var batch []*op
+	n := 0
+	for _, o := range q.ops {
+		if len(batch) == maxBatch {
+			break
+		}
+		n++
+		if o.state.CompareAndSwap(opQueued, opTaken) {
+			batch = append(batch, o)
+		}
+	}
+	q.ops = append([]*op(nil), q.ops[n:]...)
+	return batch
+}
+
+// waiting says which lock is being waited for.
+func (q *queue) waiting(f *os.File) {
+	q.mu.Lock()
+	q.lock = f
+	q.mu.Unlock()
+}
+
+// busy says who holds the lock.
+func (q *queue) busy(cause error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var holder string
+	if q.lock != nil {
+		holder = lockHolder(q.lock)
+	}
+	if holder == "" {
+		return fmt.Errorf("%w: %w", ErrBusy, cause)
+	}
+	return fmt.Errorf("%w (held by %s): %w", ErrBusy, holder, cause)
+}
+
+// closeWait bounds how long close waits for a lock that another process holds.
+const closeWait = time.Second
+
+func (q *queue) close() {
+	q.mu.Lock()
+	q.closed = true
+	running, idle := q.running, q.idle
+	for _, o := range q.ops {
+		if o.state.CompareAndSwap(opQueued, opAbandoned) {
+			o.err = ErrClosed
+			close(o.done)
+		}
+	}
+	q.mu.Unlock()
+	if running {
+		select {
+		case <-idle:
+		case <-time.After(closeWait):
+		}
+	}
+}
+
+// commitLoop carries out what is queued until nothing is.
+func (s *Store) commitLoop() {
+	for s.queue.more() {
+		s.commit()
+	}
+}
+
+// commit carries out one batch.
+func (s *Store) commit() {
+	f, _, err := s.openLocked()
+	batch := s.queue.take() // after the lock: those who left meanwhile are not in it
+	if err == nil && len(batch) == 0 {
+		f.Close()
+		return
+	}
+	if err == nil {
+		err = withDB(f, func(db *bolt.DB) error { return s.runBatch(db, batch) })
+	}
+	for _, o := range batch {
+		if err != nil {
+			o.err = err
+		}
+		close(o.done)
+	}
+}
+
+// runBatch runs the operations in one transaction. One that fails is taken out
+// and the rest runs again, so that nobody suffers for another's error.
+func (s *Store) runBatch(db *bolt.DB, batch []*op) error {
+	write := false
+	for _, o := range batch {
+		write = write || o.write
+	}
+	run := db.View
+	if write {
+		run = db.Update
+	}
+	for live := batch; len(live) > 0; {
+		failed := -1
+		err := run(func(btx *bolt.Tx) error {
+			t := &tx{Tx: btx, host: s.host}
+			if err := t.check(s); err != nil {
+				return err
+			}
+			for i, o := range live {
+				if o.err = runOp(o, t); o.err != nil {
+					failed = i
+					return errOpFailed
+				}
+			}
+			failpoint("db-commit")
+			return nil
+		})
+		if !errors.Is(err, errOpFailed) {
+			return err
+		}
+		if !write { // nothing to undo: go on behind it
+			live = live[failed+1:]
+			continue
+		}
+		live = append(live[:failed:failed], live[failed+1:]...)
+	}
+	return nil
+}
+
+var errOpFailed = errors.New("an operation failed")
+
+// runOp keeps a panic of one operation from the others. A fault is not a
+// panic of the operation but of the file, and goes on.
+func runOp(o *op, t *tx) (err error) {
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		if _, fault := r.(interface{ Addr() uintptr }); fault {
+			panic(r)
+		}
+		err = fmt.Errorf("panic in a store operation: %v", r)
+	}()
+	return o.fn(t)
+}
