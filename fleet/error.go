@@ -20,6 +20,8 @@ const (
 	CodeUnsupported Code = "UNSUPPORTED" // this fleet or release cannot do it
 	CodeQuota       Code = "QUOTA"       // a limit of the account or of the settings
 	CodePortInUse   Code = "PORT_IN_USE" // a published port is taken
+
+	CodeTimeoutTooLong Code = "TIMEOUT_TOO_LONG" // over the ceiling of the settings
 )
 
 // Failures to get the work done. Whether it may have been done all the same is

@@ -238,5 +238,4 @@ type Features struct {
 	Mounts        bool
 	Overlay       bool // an overlay disk of its own size
 	Cmd           bool // the workload's command
-	RangedRead    bool // Download of a part of a file
 }

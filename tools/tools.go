@@ -1,9 +1,11 @@
 // Package tools is the MCP face: the tools, their words, their schemas and
-// their results. Start with [New], which makes the server of one session.
+// their results. Start with [New], which makes the server of one session, then
+// read table.go, which lists the tools; each has a file of its own.
 package tools
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -54,16 +56,64 @@ type Remover interface {
 // Session is one MCP session: a server and the machines that live as long as
 // it does.
 type Session struct {
-	opts Options
+	opts     Options
+	records  *store.Session
+	server   *mcp.Server
+	contacts contacts
+	images   images
+	jobs     jobIDs
+
+	over    context.Context // ends with the session, and with it every call
+	end     context.CancelCauseFunc
+	calls   work // running calls
+	cleanup work // rollbacks that outlive their call
 }
 
 // New makes the server of one session. kind is "stdio" or "http". Nothing is
 // written or started before the first call of a tool.
-func New(opts Options, kind string) *Session { return &Session{opts: opts} }
+func New(opts Options, kind string) *Session {
+	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork()}
+	s.over, s.end = context.WithCancelCause(context.Background())
+	s.server = s.newServer()
+	return s
+}
 
 // Server is the session's MCP server, to be run on a transport.
-func (s *Session) Server() *mcp.Server { panic("being written") }
+func (s *Session) Server() *mcp.Server { return s.server }
 
-// Close ends the session: running calls are cancelled, and its ephemeral machines deleted in
-// parallel until ctx ends. What is left is recorded for a later sweep.
-func (s *Session) Close(ctx context.Context) error { return nil }
+// errSessionOver is the cause of the end of calls that their session outran.
+var errSessionOver = errors.New("the session is over")
+
+// Close ends the session: running calls are cancelled and waited for, and its
+// ephemeral machines deleted in parallel until ctx ends. What is left by then is
+// recorded for a later sweep.
+func (s *Session) Close(ctx context.Context) error {
+	s.end(errSessionOver)
+	s.calls.close(ctx)
+	s.cleanup.close(ctx)
+	// The mark must be written even when no time is left to act on it.
+	mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
+	defer cancel()
+	recs, err := s.records.End(mark)
+	if err != nil || len(recs) == 0 {
+		return err
+	}
+	return s.opts.Remover.Remove(ctx, recs...)
+}
+
+// markTimeout bounds the writing of a record that must not be skipped.
+const markTimeout = 2 * time.Second
+
+// background runs clean-up that must happen although its call is over. Close
+// waits for it; what a call begins later than that is the reaper's.
+func (s *Session) background(ctx context.Context, limit time.Duration, clean func(ctx context.Context)) {
+	if !s.cleanup.begin() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	go func() {
+		defer s.cleanup.done()
+		defer cancel()
+		clean(ctx)
+	}()
+}

@@ -1,0 +1,153 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+type branchIn struct {
+	Name       string   `json:"name"`
+	ChildName  string   `json:"childName"`
+	ChildNames []string `json:"childNames"`
+	Wait       *bool    `json:"wait"`
+	StopSource bool     `json:"stopSource"`
+}
+
+type branchOut struct {
+	Machine  machine `json:"machine"`
+	Ready    bool    `json:"ready"`
+	Children []child `json:"children"`
+}
+
+type child struct {
+	Name  string `json:"name"`
+	Ready bool   `json:"ready"`
+	Error string `json:"error,omitempty"`
+}
+
+func branchMachine() tool {
+	name := phrase("Name, "+fleet.NameRule+".", 40)
+	names := list("Names of several branches, 1 to 100, instead of childName.", name, 1, 100)
+	names.UniqueItems = true
+	return define(tool{
+		name:  "branch-machine",
+		title: "Branch machine",
+		description: "Makes running copies of a running machine, with its disk, memory and processes as they are at that moment. Use it to try several ways from one prepared state; for an empty machine use create-machine. " +
+			"The source must have been created with branchable true; on engines before smolvm 1.23 it stands still from its first branch on, and it cannot be deleted before its branches. " +
+			"Each branch has a name and identity of its own and is a machine like any other: with the ephemeral prefix (mcp-), as generated names have, it is deleted at the end of the session. A branch that fails is deleted again and told in children; the call fails only when all do.",
+		hints: hints{openWorld: true},
+		in: object(nameArgument(),
+			optional("childName", phrase("Name of the branch, "+fleet.NameRule+". Default: a new one.", 40)),
+			optional("childNames", names),
+			optional("wait", standard(flag("false returns without waiting until the branches answer."), true)),
+			optional("stopSource", standard(flag("Leave the source standing still."), false))),
+		out: object(
+			required("machine", machineSchema()),
+			required("ready", flag("The first branch that was made has answered a command.")),
+			required("children", list("One for each branch asked for, in that order.", object(
+				required("name", text("Name.")), required("ready", flag("It has answered a command.")), optional("error", text("Why it was not made."))), 0, 0)),
+		),
+	}, (*call).branch)
+}
+
+// branchWidth is how many branches are made at once: each stops the source for a moment.
+const branchWidth = 4
+
+func (c *call) branch(ctx context.Context, in branchIn) (branchOut, error) {
+	names, err := c.childNames(in)
+	if err != nil {
+		return branchOut{}, err
+	}
+	info, err := c.fleet.Info(ctx)
+	if err != nil {
+		return branchOut{}, err
+	}
+	if !info.Can.Branch {
+		return branchOut{}, &fleet.Error{Code: fleet.CodeUnsupported, Op: "branch " + in.Name, Why: info.Engine + " " + info.Version + " has no branches here", Next: "create-machine another one and repeat the set-up"}
+	}
+	made := make([]fleet.Machine, len(names))
+	failed := make([]error, len(names))
+	wait := in.Wait == nil || *in.Wait
+	var group sync.WaitGroup
+	slots := make(chan struct{}, branchWidth)
+	for i, name := range names {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			made[i], failed[i] = c.branchOne(ctx, in, name, wait)
+		})
+	}
+	group.Wait()
+	return c.branches(ctx, in.Name, names, made, failed, wait)
+}
+
+// branches makes the result of what became of each branch.
+func (c *call) branches(ctx context.Context, source string, names []string, made []fleet.Machine, failed []error, wait bool) (branchOut, error) {
+	out := branchOut{}
+	first := -1
+	for i, name := range names {
+		one := child{Name: name, Ready: wait && failed[i] == nil}
+		if failed[i] != nil {
+			one.Error = string(explain(failed[i]).Code) + ": " + explain(failed[i]).Error()
+		} else if first < 0 {
+			first = i
+		}
+		out.Children = append(out.Children, one)
+	}
+	if first < 0 {
+		return out, c.nearby(ctx, source, failed[0])
+	}
+	out.Machine, out.Ready = c.showOne(ctx, made[first]), wait
+	return out, nil
+}
+
+// branchOne records one branch, makes it and waits for it. What fails is taken back.
+func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait bool) (fleet.Machine, error) {
+	wish := store.Wish{Target: c.fleet.Target(), Name: name, Kind: c.lifeOf(name), Image: c.images.of(in.Name)}
+	if parent, found, err := c.opts.Store.Find(ctx, c.key(in.Name)); err == nil && found {
+		wish.Parent, wish.Image, wish.Network = parent.UID, parent.Image, parent.Network
+	}
+	rec, err := c.records.Intend(ctx, wish)
+	if err != nil {
+		return fleet.Machine{}, err
+	}
+	c.stage("branching %s to %s", in.Name, name)
+	m, err := c.fleet.Branch(ctx, in.Name, fleet.BranchSpec{Name: name, StopSource: in.StopSource})
+	if err != nil {
+		return m, c.takeBack(ctx, rec, err)
+	}
+	c.images.note(name, wish.Image)
+	if err := c.records.Confirm(ctx, rec, m.ID, m.CreatedAt); err != nil {
+		return m, c.takeBack(ctx, rec, madeIt(err))
+	}
+	if wait {
+		if err := c.waitReady(ctx, name, c.opts.Limits.ReadyTimeout); err != nil {
+			return m, c.takeBack(ctx, rec, madeIt(err))
+		}
+	}
+	return m, nil
+}
+
+// childNames are the names of the branches to make, checked and not over the
+// limit of machines.
+func (c *call) childNames(in branchIn) ([]string, error) {
+	if in.ChildName != "" && len(in.ChildNames) > 0 {
+		return nil, invalid("branch "+in.Name, "childName and childNames exclude each other")
+	}
+	names := in.ChildNames
+	switch {
+	case in.ChildName != "":
+		names = []string{in.ChildName}
+	case len(names) == 0:
+		names = []string{randomName(c.opts.Limits.MachinePrefix, 12)}
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, fleet.CheckName(name))
+	}
+	return names, errors.Join(errs...)
+}

@@ -1,0 +1,217 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
+)
+
+// A tool is its words, its schemas and what it does.
+type tool struct {
+	name, title string
+	description string // at most 1,024 characters
+	hints       hints
+	in, out     *jsonschema.Schema
+	call        func(ctx context.Context, c *call, arguments json.RawMessage) (any, error)
+}
+
+// hints are the four annotations, all set on purpose.
+type hints struct{ readOnly, destructive, idempotent, openWorld bool }
+
+// define joins a tool's definition with a handler of typed arguments and result.
+func define[In, Out any](t tool, handle func(c *call, ctx context.Context, in In) (Out, error)) tool {
+	t.call = func(ctx context.Context, c *call, arguments json.RawMessage) (any, error) {
+		var in In
+		if err := json.Unmarshal(arguments, &in); err != nil {
+			return nil, invalid("arguments of "+t.name, err.Error())
+		}
+		return handle(c, ctx, in)
+	}
+	return t
+}
+
+// call is one tool call on its way.
+type call struct {
+	*Session
+	fleet fleet.Fleet
+	stage func(format string, args ...any) // what the call waits for, told to the client
+	links []mcp.Content                    // go behind the text
+}
+
+// definition is what the client lists.
+func (t tool) definition() *mcp.Tool {
+	return &mcp.Tool{
+		Name: t.name, Title: t.title, Description: t.description,
+		InputSchema: t.in, OutputSchema: t.out,
+		Annotations: &mcp.ToolAnnotations{
+			Title: t.title, ReadOnlyHint: t.hints.readOnly, IdempotentHint: t.hints.idempotent,
+			DestructiveHint: &t.hints.destructive, OpenWorldHint: &t.hints.openWorld,
+		},
+	}
+}
+
+// handler checks the arguments, runs the tool, and gives its result once as
+// structured content and once, the same bytes, as text.
+func (s *Session) handler(t tool) mcp.ToolHandler {
+	resolve := sync.OnceValues(func() (*jsonschema.Resolved, error) { return t.in.Resolve(nil) })
+	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		arguments, err := s.check(t, resolve, req.Params.Arguments)
+		if err != nil {
+			return errorResult(err), nil
+		}
+		stage, stop := progress(ctx, req)
+		defer stop()
+		c := &call{Session: s, fleet: s.opts.Fleets[0], stage: stage}
+		c.adopt(ctx, t, arguments)
+		out, err := t.call(ctx, c, arguments)
+		if err != nil {
+			return errorResult(err), nil
+		}
+		raw, err := jsonText(out)
+		if err != nil {
+			return errorResult(err), nil
+		}
+		return &mcp.CallToolResult{
+			Content:           append([]mcp.Content{&mcp.TextContent{Text: string(raw)}}, c.links...),
+			StructuredContent: raw,
+		}, nil
+	}
+}
+
+// adopt makes a machine that a crashed session left this session's, since the
+// agent goes on naming it. A failure to do so does not fail the call.
+func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) {
+	if !slices.Contains(t.in.Required, "name") {
+		return
+	}
+	var in struct{ Name string }
+	if err := json.Unmarshal(arguments, &in); err != nil {
+		return
+	}
+	if _, _, err := c.records.Use(ctx, c.key(in.Name)); err != nil {
+		c.opts.Log.Warn("the owner of a machine could not be read", "machine", in.Name, "err", err)
+	}
+}
+
+// check returns the arguments when they follow the schema, and an error that
+// tells the agent what to change when not.
+func (s *Session) check(t tool, resolve func() (*jsonschema.Resolved, error), raw json.RawMessage) (json.RawMessage, error) {
+	arguments := map[string]any{}
+	if len(raw) > 0 {
+		if err := json.Unmarshal(raw, &arguments); err != nil {
+			return nil, invalid("arguments of "+t.name, "they are no JSON object: "+err.Error())
+		}
+	}
+	if err := s.checkTarget(t, arguments); err != nil {
+		return nil, err
+	}
+	resolved, err := resolve()
+	if err != nil {
+		return nil, err
+	}
+	if err := resolved.Validate(arguments); err != nil {
+		return nil, invalid("arguments of "+t.name, explainSchema(t.in, err.Error()))
+	}
+	if len(raw) == 0 || string(raw) == "null" {
+		return json.RawMessage("{}"), nil
+	}
+	return raw, nil
+}
+
+// checkTarget refuses a target that this server does not serve; one that it
+// does serve is superfluous and harmless.
+func (s *Session) checkTarget(t tool, arguments map[string]any) error {
+	target, given := arguments["target"]
+	if !given || t.in.Properties["target"] != nil {
+		return nil
+	}
+	if target != s.opts.Fleets[0].Target() {
+		return invalid("target of "+t.name, fmt.Sprintf("this server serves only the %s target; leave target out", s.opts.Fleets[0].Target()))
+	}
+	delete(arguments, "target")
+	return nil
+}
+
+var (
+	schemaPath  = regexp.MustCompile(`validating (/\S+|root): `)
+	schemaExtra = regexp.MustCompile(`unexpected additional properties \["(.*)"\]`)
+	fraction    = regexp.MustCompile(`(\d+)/1\b|(\d+)\.0+\b`)
+)
+
+// explainSchema says what the validator found in the words of the arguments.
+func explainSchema(in *jsonschema.Schema, found string) string {
+	var path string
+	for _, m := range schemaPath.FindAllStringSubmatch(found, -1) {
+		if m[1] != "root" {
+			path = m[1]
+		}
+	}
+	rest := schemaPath.ReplaceAllString(found, "")
+	rest = fraction.ReplaceAllString(rest, "$1$2")
+	if m := schemaExtra.FindStringSubmatch(rest); m != nil {
+		rest = "there is no argument " + strings.ReplaceAll(m[1], `" "`, ", ")
+		if path == "" {
+			rest += "; there are " + strings.Join(slices.Sorted(maps.Keys(in.Properties)), ", ")
+		}
+	}
+	argument := strings.Trim(strings.NewReplacer("/properties/", ".", "/items", "[]", "/additionalProperties", ".*").Replace(path), ".")
+	if argument == "" {
+		return rest
+	}
+	return argument + ": " + rest
+}
+
+// progressPeriod is how often a waiting call tells its client that it lives.
+const progressPeriod = 5 * time.Second
+
+// progress returns the function that tells what the call waits for, and the
+// one that ends the telling. With a progress token the client hears a stage at
+// once and then every progressPeriod; without one nothing is sent.
+func progress(ctx context.Context, req *mcp.CallToolRequest) (stage func(format string, args ...any), stop func()) {
+	token := req.Params.GetProgressToken()
+	if token == nil {
+		return func(string, ...any) {}, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stages := make(chan string)
+	var told sync.WaitGroup
+	told.Go(func() { tellProgress(ctx, req.Session, token, stages) })
+	stage = func(format string, args ...any) {
+		select {
+		case stages <- fmt.Sprintf(format, args...):
+		case <-ctx.Done():
+		}
+	}
+	return stage, func() { cancel(); told.Wait() }
+}
+
+func tellProgress(ctx context.Context, session *mcp.ServerSession, token any, stages <-chan string) {
+	begin := time.Now()
+	tick := time.NewTicker(progressPeriod)
+	defer tick.Stop()
+	stage := "working"
+	for count := 1.0; ; count++ {
+		var message string
+		select {
+		case <-ctx.Done():
+			return
+		case stage = <-stages:
+			message = stage
+		case <-tick.C:
+			message = fmt.Sprintf("%s (%d s)", stage, int(time.Since(begin).Seconds()))
+		}
+		// A client that no longer listens does not end the call.
+		_ = session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: count, Message: message})
+	}
+}

@@ -1,0 +1,256 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+type createIn struct {
+	Image      string            `json:"image"`
+	Name       string            `json:"name"`
+	CPUs       int               `json:"cpus"`
+	MemoryMB   int               `json:"memoryMb"`
+	StorageGB  int               `json:"storageGb"`
+	OverlayGB  int               `json:"overlayGb"`
+	Network    string            `json:"network"`
+	AllowHosts []string          `json:"allowHosts"`
+	AllowCIDRs []string          `json:"allowCidrs"`
+	Ports      []portIn          `json:"ports"`
+	Mounts     []mountIn         `json:"mounts"`
+	Cmd        []string          `json:"cmd"`
+	Env        map[string]string `json:"env"`
+	Start      *bool             `json:"start"`
+	Branchable bool              `json:"branchable"`
+}
+
+type portIn struct {
+	Guest int `json:"guest"`
+	Host  int `json:"host"`
+}
+
+type mountIn struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"readonly"`
+}
+
+type createOut struct {
+	Machine   machine `json:"machine"`
+	Ephemeral bool    `json:"ephemeral"`
+	Ready     bool    `json:"ready"`
+}
+
+func createMachine() tool {
+	fields := []field{
+		required("image", phrase("Image: a registry reference as alpine:3.20 or ghcr.io/org/app@sha256:..., or builtin:busybox where get-machine's engine is qemu.", 512)),
+		optional("name", phrase("Name, "+fleet.NameRule+". Default: a new one with the ephemeral prefix.", 40)),
+	}
+	fields = append(fields, resourceArguments()...)
+	fields = append(fields,
+		optional("storageGb", between("Data disk in GiB, 1 to 1024. Default: the fleet's (20, sparse).", 1, 1024)),
+		optional("overlayGb", between("Disk for changes to the image in GiB, 1 to 1024. Default: the fleet's (10, sparse).", 1, 1024)))
+	fields = append(fields, egressArguments()...)
+	fields = append(fields,
+		optional("ports", list("Guest ports to publish on the computer's loopback.", object(
+			required("guest", between("Port in the guest, 1 to 65535.", 1, 65535)),
+			optional("host", between("Port on the computer, 1 to 65535. Default: the guest's.", 1, 65535))), 0, 64)),
+		optional("mounts", list("Directories of the computer to show in the guest; only below the roots that the server's SMOL_MCP_MOUNT_ROOTS allows (default: none).", object(
+			required("source", phrase("Absolute path on the computer.", 4096)),
+			required("target", phrase("Absolute path in the guest.", 4096)),
+			optional("readonly", standard(flag("The guest cannot write to it."), false))), 0, maxMounts)),
+		optional("cmd", list("Program and arguments that keep the machine alive. Default: one that idles, whatever the image would run.", text("Argument."), 1, 256)),
+		optional("env", dict("Environment of all commands, name to value.")),
+		optional("start", standard(flag("false leaves it created, not started; start-machine starts it."), true)),
+		optional("branchable", standard(flag("It can be the source of branch-machine; costs some memory."), false)))
+	return define(tool{
+		name:  "create-machine",
+		title: "Create machine",
+		description: "Creates a virtual machine from an image, starts it and waits until it is ready for commands. Use it when you need files or processes to stay between calls; for one command use run-once, " +
+			"for a copy of a running machine branch-machine. Without a name, or with one that begins with the ephemeral prefix (mcp-), the machine is deleted when this session ends; any other name keeps it until delete-machine. " +
+			"Takes seconds, minutes when an image is pulled. Egress is blocked by default, and host directories are refused unless allowed. If any step fails, what was created is deleted again and the error says so; a name that exists is CONFLICT.",
+		hints: hints{openWorld: true},
+		in:    object(fields...),
+		out: object(
+			required("machine", machineSchema()),
+			required("ephemeral", flag("Deleted when this session ends.")),
+			required("ready", flag("It has answered a command. false only with start false.")),
+		),
+	}, (*call).create)
+}
+
+// idle keeps a machine alive without a workload: many images' own command ends at once.
+var idle = []string{"sh", "-c", "while :; do sleep 86400; done"}
+
+func (c *call) create(ctx context.Context, in createIn) (createOut, error) {
+	network := c.egress(in.Network, in.AllowHosts, in.AllowCIDRs, c.opts.Limits.NetworkOpen)
+	mounts, err := c.checkMounts(in.Mounts)
+	if err != nil {
+		return createOut{}, err
+	}
+	spec := fleet.Spec{
+		Name: in.Name, Image: in.Image, CPUs: in.CPUs, MemoryMB: in.MemoryMB, StorageGB: in.StorageGB, OverlayGB: in.OverlayGB,
+		Network: network, Mounts: mounts, Cmd: in.Cmd, Env: in.Env, Branchable: in.Branchable,
+	}
+	for _, p := range in.Ports {
+		spec.Ports = append(spec.Ports, fleet.Port{Guest: p.Guest, Host: p.Host})
+	}
+	made, err := c.make(ctx, spec, c.lifeOf(in.Name), in.Start == nil || *in.Start)
+	if err != nil {
+		return createOut{}, err
+	}
+	ready := in.Start == nil || *in.Start
+	v := c.showOne(ctx, made)
+	return createOut{Machine: v, Ephemeral: v.Ephemeral, Ready: ready}, nil
+}
+
+// lifeOf tells how long a machine of that name lives.
+func (c *call) lifeOf(name string) store.Kind {
+	if name == "" || strings.HasPrefix(name, c.opts.Limits.MachinePrefix) {
+		return store.Ephemeral
+	}
+	return store.Persistent
+}
+
+// egress is the policy that the arguments ask for. A list takes the place of
+// the word, and an absent list is not an empty one.
+func (c *call) egress(word string, hosts, cidrs []string, openByDefault bool) fleet.Network {
+	if len(hosts) > 0 || len(cidrs) > 0 {
+		return fleet.Network{AllowHosts: hosts, AllowCIDRs: cidrs}
+	}
+	return fleet.Network{Open: word == "open" || word == "" && openByDefault}
+}
+
+// make creates a machine in the order that leaves no gap: check, record, create,
+// confirm, start, wait. A failure after the record takes back what was made.
+func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start bool) (fleet.Machine, error) {
+	if err := c.admit(ctx, &spec, kind); err != nil {
+		return fleet.Machine{}, err
+	}
+	rec, err := c.records.Intend(ctx, c.wish(spec, kind))
+	if err != nil {
+		return fleet.Machine{}, err
+	}
+	c.stage("creating %s", spec.Name)
+	m, err := c.fleet.Create(ctx, spec)
+	if err != nil {
+		return fleet.Machine{}, c.takeBack(ctx, rec, err)
+	}
+	c.images.note(m.Name, spec.Image)
+	if err := c.records.Confirm(ctx, rec, m.ID, m.CreatedAt); err != nil {
+		return fleet.Machine{}, c.takeBack(ctx, rec, madeIt(err))
+	}
+	if !start {
+		return m, nil
+	}
+	if m, err = c.boot(ctx, spec); err != nil {
+		return fleet.Machine{}, c.takeBack(ctx, rec, madeIt(c.pullHint(spec, err)))
+	}
+	return m, nil
+}
+
+// wish is the record to be of a machine.
+func (c *call) wish(spec fleet.Spec, kind store.Kind) store.Wish {
+	return store.Wish{Target: c.fleet.Target(), Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network)}
+}
+
+// describe is the policy as results show it.
+func describe(n fleet.Network) string {
+	switch {
+	case n.Blocked():
+		return "blocked"
+	case n.Open:
+		return "open"
+	}
+	return "allow(" + strings.Join(slices.Concat(n.AllowHosts, n.AllowCIDRs), ",") + ")"
+}
+
+// boot starts a new machine and waits until it is ready.
+func (c *call) boot(ctx context.Context, spec fleet.Spec) (fleet.Machine, error) {
+	c.stage("starting %s (pulling %s if it is not cached)", spec.Name, spec.Image)
+	m, err := c.fleet.Start(ctx, spec.Name, fleet.StartOptions{Branchable: spec.Branchable})
+	if err != nil {
+		return m, err
+	}
+	c.stage("waiting until %s answers", spec.Name)
+	return m, c.waitReady(ctx, spec.Name, c.opts.Limits.ReadyTimeout)
+}
+
+// admit completes the wish and refuses what cannot come true before anything is
+// recorded or sent.
+func (c *call) admit(ctx context.Context, spec *fleet.Spec, kind store.Kind) error {
+	limits := c.opts.Limits
+	if spec.Name == "" {
+		spec.Name = randomName(limits.MachinePrefix, 12)
+	}
+	if err := fleet.CheckName(spec.Name); err != nil {
+		return err
+	}
+	if err := c.checkImage(spec.Image); err != nil {
+		return err
+	}
+	if err := c.checkRoom(ctx); err != nil {
+		return err
+	}
+	info, err := c.fleet.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if err := supports(info, *spec); err != nil {
+		return err
+	}
+	spec.CPUs, spec.MemoryMB = cmp.Or(spec.CPUs, limits.CPUs), cmp.Or(spec.MemoryMB, limits.MemoryMB)
+	if len(spec.Cmd) == 0 && info.Can.Cmd {
+		spec.Cmd = slices.Clone(idle)
+	}
+	if kind != store.Persistent {
+		spec.TTL, spec.AutoStop = limits.TTL, limits.AutoStop
+	}
+	return nil
+}
+
+// supports refuses what this fleet or release cannot do, rather than dropping it.
+func supports(info fleet.Info, spec fleet.Spec) error {
+	refuse := func(what, next string) error {
+		return &fleet.Error{Code: fleet.CodeUnsupported, Op: "create machine " + spec.Name, Why: info.Engine + " " + info.Version + " cannot " + what, Next: next}
+	}
+	switch {
+	case len(spec.Mounts) > 0 && !info.Can.Mounts:
+		return refuse("mount host directories", "leave mounts out and use write-file")
+	case spec.OverlayGB > 0 && !info.Can.Overlay:
+		return refuse("size the overlay disk", "leave overlayGb out")
+	case len(spec.Cmd) > 0 && !info.Can.Cmd:
+		return refuse("set the workload's command", "leave cmd out and use run-command")
+	case spec.Branchable && !info.Can.Branch:
+		return refuse("branch machines", "leave branchable out")
+	case spec.Network.Blocked() && isRegistryImage(spec.Image) && !info.Can.HostPull:
+		return refuse("pull "+spec.Image+" with blocked egress, since it pulls inside the guest",
+			`pass network "open", or allowHosts with the image's registry and its blob hosts`)
+	}
+	return nil
+}
+
+// checkRoom refuses a machine over the limit of the settings.
+func (c *call) checkRoom(ctx context.Context) error {
+	limit := c.opts.Limits.MaxMachines
+	if limit == 0 {
+		return nil
+	}
+	recs, err := c.recordsByName(ctx)
+	if err != nil {
+		return err
+	}
+	if len(recs) < limit {
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(recs))
+	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine",
+		Why:  fmt.Sprintf("SMOL_MCP_MAX_MACHINES allows %d, and there are %s", limit, strings.Join(names, ", ")),
+		Next: "delete one that is no longer needed with delete-machine"}
+}

@@ -1,0 +1,63 @@
+package tools
+
+import (
+	"context"
+
+	"smol-mcp/fleet"
+)
+
+type deleteIn struct {
+	Name string `json:"name"`
+}
+
+type deleteOut struct {
+	Deleted     string `json:"deleted"`
+	AlreadyGone bool   `json:"alreadyGone"`
+	CostMicros  *int64 `json:"costMicros,omitempty"`
+}
+
+func deleteMachine() tool {
+	return define(tool{
+		name:  "delete-machine",
+		title: "Delete machine",
+		description: "Deletes a machine in any state with its disk and everything on it; this cannot be undone. Use it when you are done with a machine; to keep its disk use stop-machine. " +
+			"It is reported only once the fleet confirms it. A machine that does not exist counts as deleted (alreadyGone). One with branches is refused with their names: delete those first. " +
+			"Machines of other sessions can be deleted too, so check the owner with get-machine unless you created it.",
+		hints: hints{destructive: true, idempotent: true, openWorld: true},
+		in:    object(nameArgument()),
+		out: object(
+			required("deleted", text("The name.")),
+			required("alreadyGone", flag("There was no machine of that name.")),
+			optional("costMicros", integer("What it cost, in millionths of the billing currency; absent where nothing is billed.")),
+		),
+	}, (*call).delete)
+}
+
+// delete writes the wish down before it is sent, so that a crash in between does
+// not leave the machine.
+func (c *call) delete(ctx context.Context, in deleteIn) (deleteOut, error) {
+	out := deleteOut{Deleted: in.Name}
+	if err := fleet.CheckAnyName(in.Name); err != nil {
+		return out, err
+	}
+	c.stage("deleting %s", in.Name)
+	rec, recorded, err := c.records.Tombstone(ctx, c.key(in.Name))
+	if err != nil {
+		// The machine is the agent's to delete; a record that cannot be written is mended by the 404 of a later sweep.
+		c.opts.Log.Warn("delete without a record", "machine", in.Name, "err", err)
+	}
+	c.forget(in.Name)
+	done, err := c.fleet.Delete(ctx, in.Name)
+	switch {
+	case fleet.CodeOf(err) == fleet.CodeNotFound:
+		out.AlreadyGone = true
+	case err != nil:
+		return out, err
+	default:
+		out.CostMicros = pointer(done.CostMicros)
+	}
+	if recorded {
+		return out, c.opts.Remover.Remove(ctx, rec)
+	}
+	return out, nil
+}

@@ -1,0 +1,195 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"smol-mcp/fleet"
+)
+
+// The scripts that do our work inside a guest. They run in any POSIX shell; each
+// says at its top what it takes and prints.
+var (
+	//go:embed guest/prologue.sh
+	prologueScript string
+	//go:embed guest/run.sh
+	runScript string
+	//go:embed guest/collect.sh
+	collectScript string
+	//go:embed guest/stop.sh
+	stopScript string
+	//go:embed guest/read.sh
+	readScript string
+	//go:embed guest/place.sh
+	placeScript string
+)
+
+// scripts holds the scripts as they are sent: with the prologue, without comments.
+var scripts = struct{ probe, run, collect, stop, read, place func() string }{
+	probe:   sync.OnceValue(func() string { return script("") }),
+	run:     sync.OnceValue(func() string { return script(runScript) }),
+	collect: sync.OnceValue(func() string { return script(collectScript) }),
+	stop:    sync.OnceValue(func() string { return script(stopScript) }),
+	read:    sync.OnceValue(func() string { return script(readScript) }),
+	place:   sync.OnceValue(func() string { return script(placeScript) }),
+}
+
+func script(body string) string {
+	var b strings.Builder
+	for line := range strings.Lines(prologueScript + body) {
+		if !strings.HasPrefix(line, "#") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// errNoShell means that the guest has no shell to run a script with.
+var errNoShell = errors.New("the image has no /bin/sh")
+
+// A reply is what a script printed.
+type reply struct {
+	started bool     // this call started the machine, or it has booted since our last one
+	dir     string   // where the guest keeps files of ours; empty when nothing is writable
+	line    []string // the words of the second line
+	stdout  []byte   // what follows it
+	stderr  []byte
+	result  fleet.Result
+}
+
+// contacts remembers which machines this session has run a script in, so that a
+// boot since then is noticed without asking the fleet. Machines without a shell
+// are remembered too.
+type contacts struct {
+	mu      sync.Mutex
+	running map[string]bool
+	noShell map[string]bool
+}
+
+func (c *contacts) known(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running[name]
+}
+
+func (c *contacts) met(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == nil {
+		c.running = map[string]bool{}
+	}
+	c.running[name] = true
+}
+
+func (c *contacts) lacksShell(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.noShell[name]
+}
+
+func (c *contacts) noteNoShell(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.noShell == nil {
+		c.noShell = map[string]bool{}
+	}
+	c.noShell[name] = true
+}
+
+func (c *contacts) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.running, name)
+	delete(c.noShell, name)
+}
+
+// runs reports whether the machine was running before this call, by asking the
+// fleet where no earlier call of this session can tell.
+func (c *call) runs(ctx context.Context, name string) (bool, error) {
+	if c.contacts.known(name) {
+		return true, nil
+	}
+	m, err := c.fleet.Get(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	return m.State == fleet.Running, nil
+}
+
+// inGuest runs a script in a machine with one request. cmd gives all but the
+// argv; args follow the script.
+func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Command, args ...string) (reply, error) {
+	if c.contacts.lacksShell(name) {
+		return reply{}, errNoShell
+	}
+	ran, err := c.runs(ctx, name)
+	if err != nil {
+		return reply{}, err
+	}
+	cmd.Argv = append([]string{"sh", "-c", script, "sh"}, args...)
+	res, err := c.fleet.Exec(ctx, name, cmd)
+	if err != nil {
+		if isNoShell(err.Error()) {
+			c.contacts.noteNoShell(name)
+			return reply{}, errNoShell
+		}
+		return reply{started: !ran}, err
+	}
+	r, up, err := parseReply(res)
+	if err != nil {
+		if isNoShell(string(res.Stderr)) {
+			c.contacts.noteNoShell(name)
+			return reply{}, errNoShell
+		}
+		return reply{}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,
+			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr)))}
+	}
+	known := c.contacts.known(name)
+	c.contacts.met(name)
+	r.started = !ran || known && !up
+	return r, nil
+}
+
+// isNoShell recognises the texts with which an engine or its container runtime
+// says that it did not find sh. Nothing of the script has run then.
+func isNoShell(text string) bool {
+	text = strings.ToLower(text)
+	return strings.Contains(text, "failed to spawn") && strings.Contains(text, "no such file") ||
+		strings.Contains(text, "executable") && strings.Contains(text, "not found")
+}
+
+// parseReply splits what a script printed. Without the first line the script
+// did not run.
+func parseReply(res fleet.Result) (r reply, up bool, err error) {
+	first, rest, found := bytes.Cut(res.Stdout, []byte("\n"))
+	words := strings.SplitN(string(first), " ", 3)
+	if !found || words[0] != "smol1" || len(words) < 2 {
+		return reply{}, false, errors.New("no answer of a script")
+	}
+	r = reply{stderr: res.Stderr, result: res}
+	if len(words) == 3 {
+		r.dir = words[2]
+	}
+	second, body, found := bytes.Cut(rest, []byte("\n"))
+	if found {
+		r.line, r.stdout = strings.Fields(string(second)), body
+	}
+	return r, words[1] == "1", nil
+}
+
+// word returns the n-th word of the second line, or "".
+func (r reply) word(n int) string {
+	if n < len(r.line) {
+		return r.line[n]
+	}
+	return ""
+}
+
+// scriptTimeout bounds the scripts that only look or move a file.
+const scriptTimeout = 30 * time.Second

@@ -1,0 +1,91 @@
+package tools
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"smol-mcp/store"
+)
+
+type listIn struct {
+	All *bool `json:"all"`
+}
+
+type listOut struct {
+	Machines []machine `json:"machines"`
+	Problems []problem `json:"problems"`
+}
+
+// A problem is what kept a list from being whole.
+type problem struct {
+	Target string `json:"target"`
+	Error  string `json:"error"`
+}
+
+func listMachines() tool {
+	return define(tool{
+		name:  "list-machines",
+		title: "List machines",
+		description: "Lists all machines of the fleet with state, size, egress and owner, in order of name. Use it to find a name or to see what is left running; " +
+			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only, and also shows machines of other sessions and programs (owner tells whose). " +
+			"A fleet that does not answer is named in problems beside what the others show; the call fails only when none answers.",
+		hints: hints{readOnly: true, idempotent: true, openWorld: true},
+		in: object(
+			optional("all", standard(flag("false leaves out machines that this session does not own."), true)),
+		),
+		out: object(
+			required("machines", list("In order of name.", machineSchema(), 0, 0)),
+			required("problems", list("What could not be listed; empty when the list is whole.",
+				object(required("target", text("The fleet.")), required("error", text("Why, and what to do."))), 0, 0)),
+		),
+	}, (*call).list)
+}
+
+func (c *call) list(ctx context.Context, in listIn) (listOut, error) {
+	machines, err := c.fleet.List(ctx)
+	if err != nil {
+		return listOut{}, err
+	}
+	out := listOut{Machines: []machine{}, Problems: []problem{}}
+	recs, err := c.recordsByName(ctx)
+	if err != nil {
+		out.Problems = append(out.Problems, problem{c.fleet.Target(), "owners are not shown: " + explain(err).Error()})
+	}
+	for _, m := range machines {
+		rec := recs[m.Name]
+		delete(recs, m.Name)
+		if v := c.show(ctx, m, rec); in.All == nil || *in.All || v.Owner == string(store.ThisSession) {
+			out.Machines = append(out.Machines, v)
+		}
+	}
+	if missing := confirmed(recs); len(missing) > 0 {
+		out.Problems = append(out.Problems, problem{c.fleet.Target(),
+			"recorded but not listed by the fleet: " + strings.Join(missing, ", ") + "; they may be gone, or the engine may have lost sight of them"})
+	}
+	return out, nil
+}
+
+// recordsByName returns the records of the call's fleet.
+func (c *call) recordsByName(ctx context.Context) (map[string]*store.Record, error) {
+	recs, err := c.opts.Store.Records(ctx)
+	byName := make(map[string]*store.Record, len(recs))
+	for i := range recs {
+		if recs[i].Target == c.fleet.Target() {
+			byName[recs[i].Name] = &recs[i]
+		}
+	}
+	return byName, err
+}
+
+// confirmed returns the names of the records that say a machine exists.
+func confirmed(recs map[string]*store.Record) []string {
+	var names []string
+	for name, rec := range recs {
+		if rec.Phase == store.Ready {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

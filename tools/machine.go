@@ -1,0 +1,131 @@
+package tools
+
+import (
+	"context"
+	"crypto/rand"
+	"sync"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+// A machine is what results say about one.
+type machine struct {
+	ID        string  `json:"id"`
+	Name      string  `json:"name"`
+	Target    string  `json:"target"`
+	State     string  `json:"state"`
+	StateWord string  `json:"stateWord,omitempty"`
+	CPUs      int     `json:"cpus"`
+	MemoryMB  int     `json:"memoryMb"`
+	Network   string  `json:"network"`
+	CreatedAt int64   `json:"createdAt"`
+	Image     *string `json:"image"`
+	PID       *int    `json:"pid"`
+	URL       *string `json:"url"`
+	Ephemeral bool    `json:"ephemeral"`
+	Owner     string  `json:"owner"`
+	ExpiresAt *int64  `json:"expiresAt"`
+	Engine    string  `json:"engine"`
+	Isolation string  `json:"isolation"`
+}
+
+// images remembers what this session made machines from: smolvm before
+// September 2026 does not report it, and machines that are kept have no record.
+type images struct {
+	mu   sync.Mutex
+	made map[string]string
+}
+
+func (i *images) note(name, image string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.made == nil {
+		i.made = map[string]string{}
+	}
+	i.made[name] = image
+}
+
+func (i *images) forget(name string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.made, name)
+}
+
+func (i *images) of(name string) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.made[name]
+}
+
+// show joins what the fleet says of a machine with what the records say. rec is
+// nil for a machine without one.
+func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) machine {
+	v := machine{
+		ID: m.ID, Name: m.Name, Target: c.fleet.Target(), State: string(m.State), CPUs: m.CPUs, MemoryMB: m.MemoryMB,
+		Network: m.Network, CreatedAt: m.CreatedAt.Unix(), Owner: string(store.NoOwner),
+		PID: pointer(m.PID), URL: pointer(m.URL), Image: pointer(m.Image),
+	}
+	if m.State == fleet.Unknown {
+		v.StateWord = m.Word
+	}
+	if !m.ExpiresAt.IsZero() {
+		v.ExpiresAt = pointer(m.ExpiresAt.Unix())
+	}
+	if v.Image == nil {
+		v.Image = pointer(c.images.of(m.Name))
+	}
+	if rec != nil {
+		v.Ephemeral = rec.Kind != store.Persistent
+		v.Owner = string(c.records.Owner(*rec))
+		if v.Image == nil {
+			v.Image = pointer(rec.Image)
+		}
+	}
+	if info, err := c.fleet.Info(ctx); err == nil {
+		v.Engine, v.Isolation = info.Engine, info.Isolation
+	}
+	return v
+}
+
+// showOne is show for a machine whose record is still to be looked up.
+func (c *call) showOne(ctx context.Context, m fleet.Machine) machine {
+	rec, found, err := c.opts.Store.Find(ctx, c.key(m.Name))
+	if err != nil || !found {
+		return c.show(ctx, m, nil)
+	}
+	return c.show(ctx, m, &rec)
+}
+
+// forget drops what this session knew of a machine that goes.
+func (c *call) forget(name string) {
+	c.contacts.forget(name)
+	c.jobs.forget(name)
+	c.images.forget(name)
+}
+
+func (c *call) key(name string) store.Key {
+	return store.Key{Target: c.fleet.Target(), Name: name}
+}
+
+// pointer is nil for a zero value, which a result shows as null.
+func pointer[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// randomName is prefix and n characters of a-z and 0-9.
+func randomName(prefix string, n int) string {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	b := make([]byte, n)
+	if _, err := rand.Read(b); err != nil {
+		panic("tools: the system gives no random bytes: " + err.Error())
+	}
+	for i := range b {
+		b[i] = letters[int(b[i])%len(letters)]
+	}
+	return prefix + string(b)
+}

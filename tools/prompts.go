@@ -1,0 +1,63 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+func addPrompts(server *mcp.Server) {
+	server.AddPrompt(&mcp.Prompt{
+		Name: "try-in-a-machine", Title: "Try a repository in a machine",
+		Description: "Clone a repository into a fresh machine, install what it needs, and run its tests there.",
+		Arguments: []*mcp.PromptArgument{
+			{Name: "repository", Description: "Address to clone from.", Required: true},
+			{Name: "image", Description: "Image to work in. Default: one that fits the repository's language."},
+		},
+	}, tryPrompt)
+}
+
+func tryPrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	image := "an image that fits its language"
+	if named := req.Params.Arguments["image"]; named != "" {
+		image = "the image " + named
+	}
+	text := fmt.Sprintf("Try the repository %s in a fresh virtual machine. "+
+		"Create one with create-machine from %s, with allowHosts for the repository's host and the package registries it needs. "+
+		"Clone it, find out how it is built and tested, install what that needs, and run the tests with run-command; "+
+		"for steps that take longer than a call waits, look at the files named in overflow. "+
+		"Report what passed and what failed with the decisive lines of output, and delete the machine.", req.Params.Arguments["repository"], image)
+	return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: text}}}}, nil
+}
+
+// maxCompletions is what the protocol allows in one answer.
+const maxCompletions = 100
+
+// complete offers machine names and targets for the resource templates.
+func (s *Session) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+	values := []string{}
+	if req.Params.Ref != nil && req.Params.Ref.Type == "ref/resource" {
+		switch req.Params.Argument.Name {
+		case "target":
+			for _, f := range s.opts.Fleets {
+				values = append(values, f.Target())
+			}
+		case "name":
+			// No list is no reason to fail: completion only helps.
+			machines, _ := s.opts.Fleets[0].List(ctx)
+			for _, m := range machines {
+				values = append(values, m.Name)
+			}
+		}
+	}
+	fitting := []string{}
+	for _, v := range values {
+		if strings.HasPrefix(v, req.Params.Argument.Value) {
+			fitting = append(fitting, v)
+		}
+	}
+	shown := fitting[:min(len(fitting), maxCompletions)]
+	return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: shown, Total: len(fitting), HasMore: len(fitting) > len(shown)}}, nil
+}

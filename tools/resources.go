@@ -1,0 +1,153 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
+)
+
+const (
+	targetsURI   = "smol://targets"
+	fileTemplate = "smol://machine/{target}/{name}/file{+path}"
+)
+
+// maxResource bounds a file read as a resource, in bytes: it comes whole or not at all.
+const maxResource = 8 << 20
+
+func (s *Session) addResources(server *mcp.Server) {
+	server.AddResource(&mcp.Resource{
+		URI: targetsURI, Name: "targets", Title: "Targets", MIMEType: "application/json",
+		Description: "Where machines can be made: which fleets are served, by what engine, with what isolation, whether they are usable now, and what they cannot do.",
+	}, s.readTargets)
+	server.AddResourceTemplate(&mcp.ResourceTemplate{
+		URITemplate: fileTemplate, Name: "machine-file", Title: "File of a machine", MIMEType: "application/octet-stream",
+		Description: "A file of a machine, whole, up to 8 MiB; for parts of larger ones use the read-file tool.",
+	}, s.readFileResource)
+}
+
+// targets is the content of smol://targets.
+type targets struct {
+	Mode          string       `json:"mode"`
+	SessionTarget string       `json:"sessionTarget"`
+	Targets       []targetInfo `json:"targets"`
+}
+
+type targetInfo struct {
+	Target    string   `json:"target"`
+	Served    bool     `json:"served"`
+	Usable    bool     `json:"usable"`
+	WhyNot    string   `json:"whyNot,omitempty"`
+	Engine    string   `json:"engine,omitempty"`
+	Version   string   `json:"version,omitempty"`
+	Accel     string   `json:"accel,omitempty"`
+	Isolation string   `json:"isolation,omitempty"`
+	Cannot    []string `json:"cannot"`
+}
+
+func (s *Session) readTargets(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	all := targets{Mode: s.opts.Fleets[0].Target(), SessionTarget: s.opts.Fleets[0].Target()}
+	for _, f := range s.opts.Fleets {
+		t := targetInfo{Target: f.Target(), Served: true, Cannot: []string{}}
+		if info, err := f.Info(ctx); err != nil {
+			t.WhyNot = explain(err).Error()
+		} else {
+			t.Usable, t.Engine, t.Version, t.Accel, t.Isolation, t.Cannot = true, info.Engine, info.Version, info.Accel, info.Isolation, cannot(info.Can)
+		}
+		all.Targets = append(all.Targets, t)
+	}
+	raw, err := jsonText(all)
+	if err != nil {
+		return nil, err
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: targetsURI, MIMEType: "application/json", Text: string(raw)}}}, nil
+}
+
+// cannot says in words what a fleet is not able to do.
+func cannot(can fleet.Features) []string {
+	words := []string{}
+	for _, f := range []struct {
+		can  bool
+		word string
+	}{
+		{can.Branch, "branch machines"},
+		{can.BranchRunning || !can.Branch, "branch a machine without stopping it"},
+		{can.Suspend, "stop a machine with its memory kept"},
+		{can.Pull, "pull images into a machine"},
+		{can.HostPull, "use a registry image with blocked egress"},
+		{can.Mounts, "mount host directories"},
+		{can.Overlay, "size the overlay disk"},
+		{can.Cmd, "set the workload's command"},
+	} {
+		if !f.can {
+			words = append(words, f.word)
+		}
+	}
+	return words
+}
+
+// readFileResource gives a file of a machine: as text where it is UTF-8, else as a blob.
+func (s *Session) readFileResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	uri := req.Params.URI
+	machine, file, err := s.parseFileURI(uri)
+	if err != nil {
+		return nil, resourceError(err)
+	}
+	var content bytes.Buffer
+	if _, err := s.opts.Fleets[0].Download(ctx, machine, file, &content, maxResource); err != nil {
+		return nil, resourceError(err)
+	}
+	c := &mcp.ResourceContents{URI: uri, MIMEType: "application/octet-stream"}
+	if utf8.Valid(content.Bytes()) {
+		c.MIMEType, c.Text = "text/plain; charset=utf-8", content.String()
+	} else {
+		c.Blob = content.Bytes()
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
+}
+
+// fileURI is the address of a guest file.
+func fileURI(target, machine, file string) string {
+	return "smol://machine/" + target + "/" + url.PathEscape(machine) + "/file" + (&url.URL{Path: file}).EscapedPath()
+}
+
+// parseFileURI takes a file address apart; escapes in the path are resolved, and
+// only a fleet that is served may be named.
+func (s *Session) parseFileURI(uri string) (machine, file string, err error) {
+	rest, ok := strings.CutPrefix(uri, "smol://machine/")
+	target, rest, ok2 := strings.Cut(rest, "/")
+	machine, rest, ok3 := strings.Cut(rest, "/")
+	path, ok4 := strings.CutPrefix(rest, "file/")
+	if !ok || !ok2 || !ok3 || !ok4 {
+		return "", "", invalid("resource "+fleet.Quote(uri), "it does not follow "+fileTemplate)
+	}
+	if target != s.opts.Fleets[0].Target() {
+		return "", "", invalid("resource "+fleet.Quote(uri), "this server serves only the "+s.opts.Fleets[0].Target()+" target")
+	}
+	file, err = url.PathUnescape("/" + path)
+	if err == nil {
+		machine, err = url.PathUnescape(machine)
+	}
+	if err != nil {
+		return "", "", invalid("resource "+fleet.Quote(uri), err.Error())
+	}
+	return machine, file, errors.Join(fleet.CheckAnyName(machine), checkPath(file))
+}
+
+// resourceError keeps the code of a failure, which a protocol error has no field for.
+func resourceError(err error) error {
+	e := explain(err)
+	code := int64(jsonrpc.CodeInternalError)
+	if e.Code == fleet.CodeInvalid || e.Code == fleet.CodeNotFound {
+		code = jsonrpc.CodeInvalidParams
+	}
+	data, _ := jsonText(map[string]string{"code": string(e.Code)})
+	return &jsonrpc.Error{Code: code, Message: string(e.Code) + ": " + sentence(e.Error()) + " " + sentence(nextStep(e)), Data: data}
+}

@@ -1,0 +1,148 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"smol-mcp/fleet"
+)
+
+type runIn struct {
+	Name        string            `json:"name"`
+	Command     commandLine       `json:"command"`
+	TimeoutSecs int               `json:"timeoutSecs"`
+	WaitSecs    *int              `json:"waitSecs"`
+	Workdir     string            `json:"workdir"`
+	Env         map[string]string `json:"env"`
+	Stdin       string            `json:"stdin"`
+}
+
+// runOut is how a command stands, in run-command and run-once.
+type runOut struct {
+	Stdout         string            `json:"stdout"`
+	Stderr         string            `json:"stderr"`
+	ExitCode       *int              `json:"exitCode"`
+	TimedOut       bool              `json:"timedOut"`
+	Running        bool              `json:"running"`
+	CommandID      *string           `json:"commandId"`
+	Signal         string            `json:"signal,omitempty"`
+	Truncated      bool              `json:"truncated"`
+	Overflow       []overflow        `json:"overflow"`
+	StdoutBytes    int64             `json:"stdoutBytes"`
+	StderrBytes    int64             `json:"stderrBytes"`
+	Encoding       map[string]string `json:"encoding,omitempty"`
+	DurationMs     int64             `json:"durationMs"`
+	StartedMachine bool              `json:"startedMachine"`
+	Note           string            `json:"note,omitempty"`
+}
+
+type overflow struct {
+	Stream string `json:"stream"`
+	Path   string `json:"path"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// commandLine is a line for the shell, or a program with its arguments.
+type commandLine struct {
+	argv  []string
+	shell bool
+}
+
+// UnmarshalJSON takes a string or a list of strings.
+func (c *commandLine) UnmarshalJSON(b []byte) error {
+	var line string
+	if json.Unmarshal(b, &line) == nil {
+		*c = commandLine{argv: []string{"sh", "-c", line}, shell: true}
+		return nil
+	}
+	return json.Unmarshal(b, &c.argv)
+}
+
+// commandArguments are the arguments that say what to run.
+func commandArguments() []field {
+	command := &jsonschema.Schema{
+		Description: `What to run: a string for the shell (sh -c) as "ls -l | wc -l", or a list of program and arguments, passed as they are, as ["git", "status"].`,
+		AnyOf: []*jsonschema.Schema{
+			{Type: "string", MinLength: jsonschema.Ptr(1)},
+			{Type: "array", Items: &jsonschema.Schema{Type: "string"}, MinItems: jsonschema.Ptr(1)},
+		},
+	}
+	return []field{
+		required("command", command),
+		optional("timeoutSecs", between("Seconds after which the guest kills the command, 1 up to the server's ceiling (900). Default: the server's setting (120).", 1, 24*3600)),
+		optional("workdir", phrase("Absolute directory in the guest to run in. Default: the image's.", 4096)),
+		optional("env", dict("Environment to add, name to value.")),
+		optional("stdin", text("Text for standard input, of any size, closed after it. Default: closed at once; there is no terminal.")),
+	}
+}
+
+// outcomeFields are the result fields that say how a command stands.
+func outcomeFields() []field {
+	return []field{
+		required("stdout", text("Standard output; long output as head, a line with the exact gap, and tail.")),
+		required("stderr", text("Standard error, the same way.")),
+		required("exitCode", orNull("Exit code as an integer, 128+N after signal N; null while it runs, after a time-out, or when its end was not seen.")),
+		required("timedOut", flag("Killed after timeoutSecs.")),
+		required("running", flag("It goes on in the guest.")),
+		required("commandId", orNull("Handle of a running command, or null.")),
+		optional("signal", text("Signal that ended it, as KILL, as the shell reports it.")),
+		required("truncated", flag("stdout or stderr is not all there is; overflow says where the rest is.")),
+		required("overflow", list("Streams that are not complete here.", object(
+			required("stream", oneOf("Which.", "stdout", "stderr")),
+			required("path", text("Guest file with all of it, for read-file; empty when it went with the machine.")),
+			required("bytes", integer("Its size in bytes."))), 0, 0)),
+		required("stdoutBytes", integer("Bytes written to standard output.")),
+		required("stderrBytes", integer("Bytes written to standard error.")),
+		optional("encoding", dict("Streams that are no UTF-8 and so given as base64, as {\"stdout\": \"base64\"}.")),
+		required("durationMs", integer("Milliseconds that it ran.")),
+		optional("note", text("What else to know.")),
+	}
+}
+
+func startedField() field {
+	return required("startedMachine", flag("The machine had been off: processes and /tmp of before are gone."))
+}
+
+func runCommand() tool {
+	in := append([]field{nameArgument()}, commandArguments()...)
+	in = append(in, optional("waitSecs", between("Seconds to wait for its end, 0 to 300; after that the call answers running: true. Default: the server's setting (45). Keep it under your client's own limit.", 0, 300)))
+	return define(tool{
+		name:  "run-command",
+		title: "Run command",
+		description: "Runs a command in a machine and returns exit code, stdout and stderr. Use it for anything a shell does; for reading and writing files read-file and write-file are exact for any bytes, " +
+			"and without a machine run-once is enough. A failing command is a normal result, so check exitCode. A command that is not over after waitSecs goes on in the guest: the result has running: true, what it printed so far, and in overflow the files that it goes on writing. " +
+			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Several commands may run at once. Cancelling the call stops the command with all it started.",
+		hints: hints{destructive: true, openWorld: true},
+		in:    object(in...),
+		out:   object(append(outcomeFields(), startedField())...),
+	}, (*call).runNamed)
+}
+
+func (c *call) runNamed(ctx context.Context, in runIn) (runOut, error) {
+	timeout, err := c.timeout(in.TimeoutSecs)
+	if err != nil {
+		return runOut{}, err
+	}
+	wait := c.opts.Limits.Wait
+	if in.WaitSecs != nil {
+		wait = time.Duration(*in.WaitSecs) * time.Second
+	}
+	out, err := c.run(ctx, in.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: wait})
+	return out, c.nearby(ctx, in.Name, err)
+}
+
+// timeout is the time that a command gets.
+func (c *call) timeout(secs int) (time.Duration, error) {
+	if secs == 0 {
+		return c.opts.Limits.ExecTimeout, nil
+	}
+	d := time.Duration(secs) * time.Second
+	if most := c.opts.Limits.MaxExecTimeout; d > most {
+		return 0, &fleet.Error{Code: fleet.CodeTimeoutTooLong, Op: "timeoutSecs " + d.String(), Why: "the ceiling is " + most.String() + " (SMOL_MCP_MAX_EXEC_TIMEOUT_SECS)",
+			Next: "pass at most that, or start the program in the background with nohup and look at its output later"}
+	}
+	return d, nil
+}

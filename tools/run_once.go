@@ -1,0 +1,90 @@
+package tools
+
+import (
+	"context"
+	"time"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+type onceIn struct {
+	Image       string            `json:"image"`
+	Command     commandLine       `json:"command"`
+	TimeoutSecs int               `json:"timeoutSecs"`
+	Workdir     string            `json:"workdir"`
+	Env         map[string]string `json:"env"`
+	Stdin       string            `json:"stdin"`
+	CPUs        int               `json:"cpus"`
+	MemoryMB    int               `json:"memoryMb"`
+	Network     string            `json:"network"`
+	AllowHosts  []string          `json:"allowHosts"`
+	AllowCIDRs  []string          `json:"allowCidrs"`
+}
+
+type onceOut struct {
+	runOut
+	Machine string `json:"machine"`
+}
+
+func runOnce() tool {
+	in := append([]field{required("image", phrase("Image, as for create-machine: alpine:3.20.", 512))}, commandArguments()...)
+	in = append(in, resourceArguments()...)
+	in = append(in, egressArguments()...)
+	return define(tool{
+		name:  "run-once",
+		title: "Run one command in a fresh machine",
+		description: "Creates a machine from an image, runs one command in it, and deletes it again, whatever happens: also on failure, time-out and cancel. Use it for a single command that needs nothing from before and leaves nothing behind; " +
+			"for files or several commands use create-machine and run-command. Waits until the command ends or timeoutSecs is over, plus the start of the machine: seconds, minutes when the image is pulled. " +
+			"A failing command is a normal result, so check exitCode. Output over the budget is counted but gone with the machine. If the machine cannot be deleted at once, the server goes on trying.",
+		hints: hints{openWorld: true},
+		in:    object(in...),
+		out:   object(append(outcomeFields(), startedField(), required("machine", text("Name that the machine had.")))...),
+	}, (*call).once)
+}
+
+func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
+	timeout, err := c.timeout(in.TimeoutSecs)
+	if err != nil {
+		return out, err
+	}
+	spec := fleet.Spec{
+		Name:  randomName(c.opts.Limits.MachinePrefix+"once-", 12),
+		Image: in.Image, CPUs: in.CPUs, MemoryMB: in.MemoryMB,
+		Network: c.egress(in.Network, in.AllowHosts, in.AllowCIDRs, c.opts.Limits.RunOnceOpen),
+	}
+	out.Machine = spec.Name
+	if _, err := c.make(ctx, spec, store.Once, true); err != nil {
+		return out, err
+	}
+	out.runOut, err = c.run(ctx, spec.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: timeout + execMargin})
+	left := c.discard(ctx, spec.Name)
+	if err != nil {
+		return out, err
+	}
+	c.links = nil // their files went with the machine
+	for i := range out.Overflow {
+		out.Overflow[i].Path = ""
+	}
+	if left != nil {
+		out.Note = "the machine could not be deleted yet; the server goes on trying: " + fleet.Bound(left.Error(), 300)
+	}
+	return out, nil
+}
+
+// execMargin is how much longer than the command's own time the guest may take to answer.
+const execMargin = 20 * time.Second
+
+// discard deletes a machine that has served its purpose. A cancelled caller does
+// not wait for it.
+func (c *call) discard(ctx context.Context, name string) error {
+	c.stage("deleting %s", name)
+	rec := store.Record{Target: c.fleet.Target(), Name: name}
+	if ctx.Err() != nil {
+		c.background(ctx, rollbackTimeout, func(ctx context.Context) { _ = c.remove(ctx, rec) })
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	return c.remove(ctx, rec)
+}

@@ -1,0 +1,96 @@
+package tools
+
+import (
+	"context"
+	_ "embed"
+	"runtime/debug"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+//go:embed instructions.md
+var instructionsText string
+
+// Protocol revisions between which behaviour differs: the newest that opens with
+// a handshake, and the first that does not.
+const (
+	lastHandshake = "2025-11-25"
+	firstModern   = "2026-07-28"
+)
+
+func (s *Session) newServer() *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "smol-mcp", Title: "smol machines", Version: s.opts.Version}, &mcp.ServerOptions{
+		Instructions: s.instructions(),
+		Logger:       s.opts.Log,
+		Capabilities: &mcp.ServerCapabilities{
+			Logging:   &mcp.LoggingCapabilities{},
+			Tools:     &mcp.ToolCapabilities{},
+			Resources: &mcp.ResourceCapabilities{},
+			Prompts:   &mcp.PromptCapabilities{},
+		},
+		CompletionHandler: s.complete,
+	})
+	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics)
+	for _, t := range table() {
+		server.AddTool(t.definition(), s.handler(t))
+	}
+	s.addResources(server)
+	addPrompts(server)
+	return server
+}
+
+// instructions are what concerns several tools at once; at most 2,048
+// characters, since a client was seen to cut there.
+func (s *Session) instructions() string {
+	egress := "blocked"
+	if s.opts.Limits.NetworkOpen {
+		egress = "open"
+	}
+	return strings.NewReplacer(
+		"{target}", s.opts.Fleets[0].Target(),
+		"{prefix}", s.opts.Limits.MachinePrefix,
+		"{egress}", egress,
+	).Replace(instructionsText)
+}
+
+// recoverPanics makes a panic the error of its own call. The SDK would let it
+// end the process, and with it every machine of the session.
+func (s *Session) recoverPanics(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (res mcp.Result, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				s.opts.Log.Error("panic in a handler", "method", method, "panic", p, "stack", string(debug.Stack()))
+				res, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error; the server goes on"}
+			}
+		}()
+		return next(ctx, method, req)
+	}
+}
+
+// track counts running calls, and ends them with the session: the SDK's Close
+// only waits.
+func (s *Session) track(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if !s.calls.begin() {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: errSessionOver.Error()}
+		}
+		defer s.calls.done()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.over, func() { cancel(context.Cause(s.over)) })()
+		return next(ctx, method, req)
+	}
+}
+
+// fixVersion lets a client that asks a handshake for a revision without one
+// have the newest with one: SDK 1.8 answers so, but goes on as if the session were modern.
+func fixVersion(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if p, ok := req.GetParams().(*mcp.InitializeParams); ok && p != nil && p.ProtocolVersion >= firstModern {
+			p.ProtocolVersion = lastHandshake
+		}
+		return next(ctx, method, req)
+	}
+}

@@ -1,0 +1,47 @@
+package tools
+
+import (
+	"context"
+
+	"smol-mcp/fleet"
+)
+
+type startIn struct {
+	Name string `json:"name"`
+	Wait *bool  `json:"wait"`
+}
+
+type startOut struct {
+	Machine machine `json:"machine"`
+	Ready   bool    `json:"ready"`
+}
+
+func startMachine() tool {
+	return define(tool{
+		name:  "start-machine",
+		title: "Start machine",
+		description: "Starts a stopped or created machine, or resumes a suspended one with its memory, and waits until it answers commands. Use it after stop-machine, after create-machine with start false, " +
+			"or to wait for a machine that was NOT_READY; run-command and the file tools start a stopped machine by themselves. Harmless when it runs already. " +
+			"Takes seconds, minutes when its image must be pulled first. If it fails the machine is kept as it was: machine-logs tells why.",
+		hints: hints{idempotent: true, openWorld: true},
+		in: object(nameArgument(),
+			optional("wait", standard(flag("false returns once it boots, with ready false."), true))),
+		out: object(required("machine", machineSchema()), required("ready", flag("It has answered a command."))),
+	}, (*call).start)
+}
+
+func (c *call) start(ctx context.Context, in startIn) (startOut, error) {
+	c.stage("starting %s", in.Name)
+	m, err := c.fleet.Start(ctx, in.Name, fleet.StartOptions{})
+	if err != nil {
+		return startOut{}, c.nearby(ctx, in.Name, err)
+	}
+	wait := in.Wait == nil || *in.Wait
+	if wait {
+		c.stage("waiting until %s answers", in.Name)
+		if err := c.waitReady(ctx, in.Name, c.opts.Limits.ReadyTimeout); err != nil {
+			return startOut{}, err
+		}
+	}
+	return startOut{Machine: c.showOne(ctx, m), Ready: wait}, nil
+}

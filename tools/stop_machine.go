@@ -1,0 +1,35 @@
+package tools
+
+import (
+	"context"
+
+	"smol-mcp/fleet"
+)
+
+type stopIn struct {
+	Name       string `json:"name"`
+	KeepMemory bool   `json:"keepMemory"`
+}
+
+func stopMachine() tool {
+	return define(tool{
+		name:  "stop-machine",
+		title: "Stop machine",
+		description: "Stops a machine: its processes end, and memory and /tmp are lost, but its disk stays, and start-machine brings it back. Use it to free CPU and memory of a machine that you still need; " +
+			"to get rid of it use delete-machine. With keepMemory it is suspended instead: processes go on where they were at the next start; where the engine cannot do that the call is refused and nothing happens. " +
+			"Harmless when it is stopped already. An ephemeral machine is deleted at the end of its session all the same.",
+		hints: hints{destructive: true, idempotent: true, openWorld: true},
+		in: object(nameArgument(),
+			optional("keepMemory", standard(flag("Suspend: keep memory and processes."), false))),
+		out: machineSchema(),
+	}, (*call).stopMachine)
+}
+
+func (c *call) stopMachine(ctx context.Context, in stopIn) (machine, error) {
+	c.stage("stopping %s", in.Name)
+	m, err := c.fleet.Stop(ctx, in.Name, fleet.StopOptions{KeepMemory: in.KeepMemory})
+	if err != nil {
+		return machine{}, c.nearby(ctx, in.Name, err)
+	}
+	return c.showOne(ctx, m), nil
+}
