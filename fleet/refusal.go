@@ -1,0 +1,155 @@
+package fleet
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// refusal turns an answer that is not 2xx into the Error of r. Servers refuse in
+// several shapes: JSON with error and code, plain text of their HTTP library,
+// nothing at all, or a page of some proxy.
+func (r request) refusal(res *http.Response, body []byte, took time.Duration, denied Code) *Error {
+	text, word := serverWords(res, body)
+	code, maybe := r.judge(res.StatusCode, word, text, took, denied)
+	mark := fmt.Sprintf(" (HTTP %d", res.StatusCode)
+	for _, part := range []string{word, traceOf(res.Header)} {
+		if part != "" {
+			mark += ", " + Bound(part, 64)
+		}
+	}
+	e := &Error{Code: code, Op: r.op, MaybeDone: maybe && r.effect}
+	if code == CodeTimeout && r.guest {
+		text += "; the guest does not answer, what was asked of it may still be going on"
+	}
+	if code == CodeInvalid && res.StatusCode == http.StatusRequestEntityTooLarge {
+		text = "too large: " + text
+	}
+	e.Why = Bound(text, MaxWhy-len(mark)-1) + mark + ")"
+	if port := portOf(text); code == CodePortInUse && port != "" {
+		e.Next = "free port " + port + " of this computer, or publish another"
+	}
+	return e
+}
+
+// judge reads the kind of failure from the status, and from the text where the
+// status says nothing. maybe tells that the work may have been done or be going on.
+func (r request) judge(status int, word, text string, took time.Duration, denied Code) (code Code, maybe bool) {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge,
+		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return CodeInvalid, false
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return denied, false
+	case http.StatusNotFound:
+		if text == nothingSaid && word == "" { // no handler answered, so nothing was looked up
+			return CodeUnsupported, false
+		}
+		return CodeNotFound, false
+	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return CodeUnsupported, false
+	case http.StatusConflict:
+		if word == "PORT_IN_USE" || portTaken.MatchString(text) {
+			return CodePortInUse, false
+		}
+		return CodeConflict, false
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
+		return CodeTimeout, true
+	case http.StatusTooManyRequests:
+		return CodeRateLimited, false
+	case http.StatusServiceUnavailable:
+		return CodeUnreachable, false
+	case http.StatusBadGateway:
+		return CodeUnreachable, true
+	}
+	return r.judgeText(text, took)
+}
+
+// The texts by which smolvm's 500 answers can be told apart.
+var (
+	portTaken   = regexp.MustCompile(`(?i)address already in use|EADDRINUSE|port \d+ is (already )?(in use|taken)`)
+	portNumber  = regexp.MustCompile(`(?i)\bport[ :=]+(\d{1,5})\b|:(\d{1,5})\b`)
+	fileMissing = regexp.MustCompile(`(?i)no such file`)
+	fileKind    = regexp.MustCompile(`(?i)not a regular file|is a directory`)
+	tooMuch     = regexp.MustCompile(`(?i)output too large|exceeded .*bytes`)
+	timedOut    = regexp.MustCompile(`(?i)timed? ?out`)
+	tryAgain    = regexp.MustCompile(`os error (11|35)\b`)
+)
+
+func (r request) judgeText(text string, took time.Duration) (Code, bool) {
+	switch {
+	case portTaken.MatchString(text):
+		return CodePortInUse, false
+	case timedOut.MatchString(text), r.guest && tryAgain.MatchString(text) && r.nearDeadline(took):
+		return CodeTimeout, true
+	case r.guest && fileMissing.MatchString(text):
+		return CodeNotFound, false
+	case r.guest && fileKind.MatchString(text):
+		return CodeInvalid, false
+	case r.guest && tooMuch.MatchString(text):
+		return CodeInvalid, true
+	}
+	return CodeInternal, true
+}
+
+// nearDeadline reports whether an EAGAIN after this time is the end of the
+// server's wait for the guest, and not the guest being short of something.
+func (r request) nearDeadline(took time.Duration) bool {
+	if r.killAfter > 0 {
+		return took >= r.killAfter*9/10
+	}
+	return took >= 2*time.Second
+}
+
+// nothingSaid is the text of a refusal with an empty body.
+const nothingSaid = "refused without a word"
+
+// serverWords returns the server's own text and code word.
+func serverWords(res *http.Response, body []byte) (text, word string) {
+	trimmed := strings.TrimSpace(string(body))
+	switch {
+	case trimmed == "":
+		return nothingSaid, ""
+	case strings.HasPrefix(trimmed, "<") || strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
+		return "something answered with a web page", ""
+	}
+	var said struct {
+		Error   any    `json:"error"`
+		Message string `json:"message"`
+		Detail  string `json:"detail"`
+		Code    string `json:"code"`
+	}
+	if json.Unmarshal(body, &said) != nil {
+		return trimmed, ""
+	}
+	inner, _ := said.Error.(map[string]any)
+	direct, _ := said.Error.(string)
+	nested, _ := inner["message"].(string)
+	for _, text := range []string{direct, nested, said.Message, said.Detail} {
+		if text != "" {
+			return text, said.Code
+		}
+	}
+	return trimmed, said.Code
+}
+
+// traceOf is the server's name for the exchange, to look it up in its log.
+func traceOf(h http.Header) string {
+	for _, key := range []string{"X-Trace-Id", "X-Request-Id"} {
+		if id := h.Get(key); id != "" {
+			return "trace " + id
+		}
+	}
+	return ""
+}
+
+func portOf(text string) string {
+	m := portNumber.FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	return m[1] + m[2]
+}
