@@ -3,7 +3,10 @@ package fleettest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"smol-mcp/fleet"
@@ -32,6 +35,9 @@ type GuestOptions struct {
 
 // ErrOutput is returned by a bare guest for a command that wrote more than MaxOutput.
 var ErrOutput = errors.New("command output exceeded 11534336 bytes")
+
+// ErrNotRegular is returned for reading a directory, a device or a pipe.
+var ErrNotRegular = errors.New("not a regular file")
 
 // NewGuest makes a guest for the time of a test. The test fails where none can be
 // made.
@@ -68,3 +74,23 @@ func (g *Guest) Exec(ctx context.Context, cmd fleet.Command) (fleet.Result, erro
 		return fleet.Result{}, ctx.Err()
 	}
 }
+
+// osWords is an error of the operating system in the words of smolvm's agent,
+// which is written in Rust; other errors stay as they are.
+func osWords(err error) error {
+	var no syscall.Errno
+	if !errors.As(err, &no) {
+		return err
+	}
+	text := no.Error()
+	return &wordedError{fmt.Sprintf("%s (os error %d)", strings.ToUpper(text[:1])+text[1:], int(no)), no}
+}
+
+// wordedError is a cause in other words.
+type wordedError struct {
+	text string
+	err  error
+}
+
+func (e *wordedError) Error() string { return e.text }
+func (e *wordedError) Unwrap() error { return e.err }

@@ -12,9 +12,6 @@ import (
 	"syscall"
 )
 
-// ErrNotRegular is returned for a directory, a device or a pipe.
-var ErrNotRegular = errors.New("not a regular file")
-
 // ReadFile returns the content of a file of the guest.
 func (g *Guest) ReadFile(name string) ([]byte, error) {
 	root, err := os.OpenRoot(g.dir)

@@ -179,27 +179,13 @@ func (g *Guest) result(p *process, exit error, timedOut bool, timeout time.Durat
 	return res, nil
 }
 
-// spawnError is err in the words of smolvm's agent, which is written in Rust.
+// spawnError says that err kept a command from starting.
 func spawnError(err error) error {
-	var no syscall.Errno
-	if !errors.As(err, &no) {
-		return fmt.Errorf("failed to spawn command: %w", err)
+	if errors.Is(err, syscall.EPERM) && os.Geteuid() != 0 {
+		return fmt.Errorf("failed to spawn command: %w: an ordinary user needs unprivileged user namespaces", err)
 	}
-	if no == syscall.EPERM && os.Geteuid() != 0 {
-		return fmt.Errorf("failed to spawn command: %w: an ordinary user needs unprivileged user namespaces", no)
-	}
-	text := no.Error()
-	return &wordedError{fmt.Sprintf("failed to spawn command: %s (os error %d)", strings.ToUpper(text[:1])+text[1:], no), no}
+	return fmt.Errorf("failed to spawn command: %w", osWords(err))
 }
-
-// wordedError is a cause in other words.
-type wordedError struct {
-	text string
-	err  error
-}
-
-func (e *wordedError) Error() string { return e.text }
-func (e *wordedError) Unwrap() error { return e.err }
 
 // crunText is what the container runtime prints for a command that it cannot start.
 func crunText(cmd fleet.Command, err error) string {
