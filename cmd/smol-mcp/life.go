@@ -99,7 +99,15 @@ func (l *life) end(ss *mcp.ServerSession) error {
 	ctx, cancel := context.WithTimeout(context.Background(), l.share)
 	defer cancel()
 	errs := []error{l.session.Close(ctx)}
-	_ = ss.Close() // says only how the streams ended, which we know
+	drained := make(chan struct{})
+	go func() { // not waited for past ctx: a call that hears no cancel holds it
+		_ = ss.Close() // says only how the streams ended, which we know
+		close(drained)
+	}()
+	select {
+	case <-drained:
+	case <-ctx.Done():
+	}
 	for _, c := range l.closers {
 		if err := c.close(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.name, err))

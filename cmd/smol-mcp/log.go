@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"time"
@@ -53,4 +54,22 @@ func (q *quiet) close() {
 	case <-q.done:
 	case <-bound.C:
 	}
+}
+
+// warnings is log without what is below a warning: the SDK tells every step
+// of a session as news.
+func warnings(log *slog.Logger) *slog.Logger { return slog.New(warningHandler{log.Handler()}) }
+
+type warningHandler struct{ slog.Handler }
+
+func (h warningHandler) Enabled(ctx context.Context, l slog.Level) bool {
+	return l >= slog.LevelWarn && h.Handler.Enabled(ctx, l)
+}
+
+func (h warningHandler) WithAttrs(a []slog.Attr) slog.Handler {
+	return warningHandler{h.Handler.WithAttrs(a)}
+}
+
+func (h warningHandler) WithGroup(name string) slog.Handler {
+	return warningHandler{h.Handler.WithGroup(name)}
 }

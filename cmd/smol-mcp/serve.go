@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"smol-mcp/fleet"
+	"smol-mcp/reaper"
 	"smol-mcp/store"
 	"smol-mcp/tools"
 )
@@ -31,6 +32,7 @@ func runServe(c *call) error {
 	orphaned, stopWatch := watchParent(parentPoll)
 	defer stopWatch()
 	p := wire(&r.Config, log)
+	p.reaper.Start()
 	l := &life{
 		session:   tools.New(p.options, "stdio"),
 		transport: newStdio(c.stdin, c.stdout, eofGrace),
@@ -51,34 +53,48 @@ func runServe(c *call) error {
 // parts are what sessions of this process share.
 type parts struct {
 	options tools.Options
+	reaper  *reaper.Reaper
 	closers []closer
 }
 
 // wire makes the parts from the settings. It does no I/O: the store opens and
 // the engine starts when a call needs them.
 func wire(c *Config, log *slog.Logger) *parts {
-	st := new(store.Store)
-	engine := fleet.NewEngine(engineOptions(c, log))
+	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, Log: log})
+	engine, smolvm := localFleet(c, st, log)
+	local := fleet.Retry(smolvm)
+	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{Log: log})
 	return &parts{
 		options: tools.Options{
 			Version: version,
+			Fleets:  []fleet.Fleet{local},
 			Store:   st,
+			Remover: rp,
 			Limits:  limits(c),
-			Log:     log,
+			Log:     warnings(log),
 		},
-		closers: []closer{{"engine", engine.Close}},
+		reaper: rp,
+		closers: []closer{
+			{"reaper", func() error { rp.Close(); return nil }},
+			{"fleet", local.Close},
+			{"engine", engine.Close},
+			{"store", st.Close},
+		},
 	}
 }
 
-func engineOptions(c *Config, log *slog.Logger) fleet.EngineOptions {
-	return fleet.EngineOptions{
+// localFleet is this computer's fleet and the engine that serves it.
+func localFleet(c *Config, st *store.Store, log *slog.Logger) (*fleet.Engine, *fleet.Smolvm) {
+	engine := fleet.NewEngine(fleet.EngineOptions{
 		Kind:         c.Engine,
 		Smolvm:       c.Smolvm,
 		MinVersion:   c.MinSmolvm,
 		URL:          c.LocalURL,
+		Dir:          st.Dir,
 		StartTimeout: secs(c.ServeStartSecs),
 		Log:          log,
-	}
+	})
+	return engine, fleet.NewSmolvm(engine.Dial, fleet.SmolvmOptions{DialWait: secs(c.ServeStartSecs) + 10*time.Second})
 }
 
 func limits(c *Config) tools.Limits {
