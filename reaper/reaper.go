@@ -111,9 +111,7 @@ func (r *Reaper) run(ctx context.Context) {
 
 // Sweep deletes what is due and returns what it could not delete yet.
 func (r *Reaper) Sweep(ctx context.Context) ([]store.Record, error) {
-	claimed, err := r.st.Claim(ctx, claimLimit, func(target string) bool {
-		return r.fleets[target] != nil && r.opts.Served(target)
-	})
+	claimed, err := r.st.Claim(ctx, store.Claims{Limit: claimLimit, Wanted: r.wanted})
 	if err != nil || len(claimed) == 0 {
 		return nil, err
 	}
@@ -123,6 +121,9 @@ func (r *Reaper) Sweep(ctx context.Context) ([]store.Record, error) {
 	left, _, err := r.deleteAll(ctx, claimed)
 	return left, err
 }
+
+// wanted reports whether sweeps can do something for a target now.
+func (r *Reaper) wanted(target string) bool { return r.fleets[target] != nil && r.opts.Served(target) }
 
 // Remove deletes the machines of recs, which the caller may delete, in
 // parallel, and records what came of it. What cannot be deleted before ctx

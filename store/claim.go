@@ -33,35 +33,46 @@ func (s *Store) release(uid string) {
 	s.mu.Unlock()
 }
 
-// Claim finds what ended owners left, decides which of it is due, and takes up
-// to limit records of the wanted targets for this process to delete. Every record it
-// returns has to be given to [Store.Settle]. It writes nothing when
-// there is nothing to do.
-func (s *Store) Claim(ctx context.Context, limit int, wanted func(target string) bool) ([]Record, error) {
+// Claims say which records to take.
+type Claims struct {
+	Limit   int                      // how many at most
+	Wanted  func(target string) bool // nil: all
+	NoGrace bool                     // a person does not want to wait for crashed sessions to come back
+	Again   bool                     // nor for the time of the next attempt
+}
+
+// Claim finds what ended owners left, decides which of it is due, and takes
+// records for this process to delete. Every record it returns has to be given
+// to [Store.Settle]. It writes nothing when there is nothing to do.
+func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 	known, err := s.known()
 	if err != nil || !known || s.settle.closed(s.host) {
 		return nil, err
 	}
 	look, err := s.look(ctx)
-	if err != nil || !look.anything() {
+	if err != nil || !look.anything() && !c.NoGrace && !c.Again {
 		return nil, err
 	}
 	if err := s.enter(); err != nil {
 		return nil, err
 	}
-	var claimed []Record
+	var claimed, expired []Record
 	err = s.update(ctx, func(t *tx) (err error) {
-		claimed = nil
 		if err := t.markDead(look.dead, look.missing, look.found); err != nil {
 			return err
 		}
-		claimed, err = s.claimDue(t, limit, wanted)
+		claimed, expired, err = s.claimDue(t, c)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	failpoint("claim")
+	for _, r := range expired {
+		if err := s.dropLedger(r.UID); err != nil {
+			s.opts.Log.Warn("ledger", "err", err)
+		}
+	}
 	for _, r := range claimed {
 		s.hold(r.UID)
 	}
@@ -81,10 +92,17 @@ func (o outlook) anything() bool {
 // look reads what there is and probes the processes outside of the transaction.
 func (s *Store) look(ctx context.Context) (outlook, error) {
 	rows := make(map[string]instance)
+	owned := s.owned()
+	var recs []Record
 	var o outlook
-	err := s.view(ctx, func(t *tx) error {
+	err := s.view(ctx, func(t *tx) (err error) {
 		clear(rows)
 		o.due = false
+		if len(owned) > 0 {
+			if recs, err = t.records(); err != nil {
+				return err
+			}
+		}
 		now := t.host.now()
 		if k, _ := t.Bucket([]byte(bDue)).Cursor().First(); k != nil {
 			o.due = int64(binary.BigEndian.Uint64(k)) <= now
@@ -97,6 +115,7 @@ func (s *Store) look(ctx context.Context) (outlook, error) {
 	if err != nil {
 		return o, err
 	}
+	s.refresh(owned, recs)
 	for id, row := range rows {
 		if row.Dead {
 			continue
@@ -214,41 +233,41 @@ func (t *tx) eachInstance(fn func(id string, row instance) error) error {
 }
 
 // claimDue goes through the records whose time has come.
-func (s *Store) claimDue(t *tx, limit int, wanted func(string) bool) ([]Record, error) {
+func (s *Store) claimDue(t *tx, c Claims) (claimed, expired []Record, err error) {
 	if err := s.register(t); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	keys, err := t.dueKeys()
+	keys, err := t.dueKeys(c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	verdicts := make(map[string]verdict)
-	var claimed []Record
 	for _, key := range keys {
 		r, ok, err := t.record(key)
 		if err != nil || !ok {
 			continue
 		}
-		if r.Phase == Gone || r.Kind == Persistent && r.Phase == Creating {
+		if r.Due <= t.host.now() && (r.Phase == Gone || r.Kind == Persistent && r.Phase == Creating) {
 			if err := t.expire(r); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
+			expired = append(expired, r)
 			continue
 		}
-		if len(claimed) == limit || !wanted(r.Target) || !s.claimable(r, verdicts) {
+		if c.Limit > 0 && len(claimed) == c.Limit || c.Wanted != nil && !c.Wanted(r.Target) || !s.claimable(r, verdicts) {
 			continue
 		}
 		if r, err = s.claim(t, r); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		claimed = append(claimed, r)
 	}
-	return claimed, t.tidyInstances()
+	return claimed, expired, t.tidyInstances()
 }
 
-// dueKeys returns the machines whose due time has come, and drops entries that
-// lead nowhere.
-func (t *tx) dueKeys() ([]Key, error) {
+// dueKeys returns the machines whose due time has come, or that a person does
+// not want to wait for, and drops entries that lead nowhere.
+func (t *tx) dueKeys(claims Claims) ([]Key, error) {
 	now := t.host.now()
 	var keys []Key
 	var dangling [][]byte
@@ -259,7 +278,7 @@ func (t *tx) dueKeys() ([]Key, error) {
 			continue
 		}
 		due := int64(binary.BigEndian.Uint64(k))
-		if due > now {
+		if due > now && !claims.NoGrace && !claims.Again {
 			break
 		}
 		key, ok := parseKey(k[8:])
@@ -271,7 +290,9 @@ func (t *tx) dueKeys() ([]Key, error) {
 			dangling = append(dangling, bytes.Clone(k))
 			continue
 		}
-		keys = append(keys, key)
+		if due <= now || claims.NoGrace && r.Phase == Ready || claims.Again && r.Phase == Deleting {
+			keys = append(keys, key)
+		}
 	}
 	var err error
 	for _, k := range dangling {
@@ -294,7 +315,7 @@ func (t *tx) expire(r Record) error {
 // claimable reports whether this process may have the machine deleted now: its
 // owner's end is proven, and nobody else is at it.
 func (s *Store) claimable(r Record, verdicts map[string]verdict) bool {
-	if s.holds(r.UID) {
+	if s.holds(r.UID) || r.Phase == Gone || r.Kind == Persistent && r.Phase != Deleting {
 		return false
 	}
 	if r.Claimer != "" && r.Claimer != s.id && !r.claimerDead {
@@ -352,135 +373,6 @@ func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []R
 		s.hold(r.UID)
 	}
 	return claimed, busy, nil
-}
-
-// Result is what came of an attempt to delete a machine.
-type Result int
-
-// The results.
-const (
-	Deleted Result = iota // the fleet says that it deleted it, and it is not there
-	Absent                // the fleet does not have it
-	Failed                // not yet; try again soon
-	Blocked               // a person or another deletion has to come first; try again later
-	Foreign               // the name now belongs to a machine that is not ours: leave it
-)
-
-// Outcome tells [Store.Settle] what came of a claimed record.
-type Outcome struct {
-	Record Record
-	Result Result
-	Error  string // of Failed and Blocked, without secrets
-}
-
-// The pace of attempts.
-const (
-	firstRetry = time.Second
-	lastRetry  = 5 * time.Minute
-	slowRetry  = 10 * time.Minute
-	quarantine = time.Minute // twice the time after which a fleet's request has surely ended
-)
-
-// Settle records what came of claimed records and lets go of them. It returns
-// those that are not done with.
-func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, error) {
-	var left, done []Record
-	err := s.update(ctx, func(t *tx) error {
-		left, done = nil, nil
-		for _, o := range outcomes {
-			r, ok, err := t.record(o.Record.Key())
-			if err != nil || !ok || r.UID != o.Record.UID {
-				done = append(done, o.Record)
-				continue
-			}
-			over, err := t.settle(&r, o)
-			if err != nil {
-				return err
-			}
-			if over {
-				done = append(done, r)
-			} else {
-				left = append(left, r)
-			}
-		}
-		return nil
-	})
-	for _, o := range outcomes {
-		s.release(o.Record.UID)
-	}
-	if err != nil {
-		return nil, err
-	}
-	failpoint("settle")
-	for _, r := range done {
-		err = errors.Join(err, s.dropLedger(r.UID))
-	}
-	return left, err
-}
-
-// settle applies one outcome and reports whether the machine is done with.
-func (t *tx) settle(r *Record, o Outcome) (bool, error) {
-	now := t.host.now()
-	r.Claimer, r.Claimed = "", 0
-	switch o.Result {
-	case Absent:
-		if r.Deadline > now { // its create call may still be under way
-			r.Error = "not there, but its creation may still be under way"
-			r.Due = min(r.Deadline, now+int64(backoff(r.Attempts)))
-			r.Attempts++
-			return false, t.putRecord(*r)
-		}
-	case Failed, Blocked:
-		r.Error, r.Blocked = o.Error, o.Result == Blocked
-		r.Due = now + int64(backoff(r.Attempts))
-		if r.Blocked {
-			r.Due = now + int64(slowRetry)
-		}
-		r.Attempts++
-		return false, t.putRecord(*r)
-	case Foreign:
-		if err := t.notice("%s machine %s was not made by us; it is kept", r.Target, r.Name); err != nil {
-			return false, err
-		}
-		return true, t.dropRecord(*r)
-	}
-	if err := t.unblockParent(r.Parent); err != nil {
-		return false, err
-	}
-	// an earlier try may still be on its way to the fleet, and must not meet
-	// a new machine of that name
-	if r.Account != "" || !r.Stolen && r.Attempts == 0 {
-		return true, t.dropRecord(*r)
-	}
-	r.Phase, r.Due, r.Error, r.Blocked = Gone, now+int64(quarantine), "", false
-	return true, t.putRecord(*r)
-}
-
-// unblockParent makes a machine that waits for its branches due when one of
-// them is gone.
-func (t *tx) unblockParent(uid string) error {
-	if uid == "" {
-		return nil
-	}
-	recs, err := t.records()
-	if err != nil {
-		return err
-	}
-	for _, r := range recs {
-		if r.UID == uid && r.Phase == Deleting && r.Blocked {
-			r.Due = t.host.now()
-			return t.putRecord(r)
-		}
-	}
-	return nil
-}
-
-func backoff(attempts int) time.Duration {
-	d := lastRetry
-	if attempts < 9 {
-		d = min(lastRetry, firstRetry<<attempts)
-	}
-	return d - d/8 + jitter(d/4)
 }
 
 // tidyInstances drops the rows of dead processes to which nothing refers.

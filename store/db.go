@@ -90,17 +90,28 @@ func (s *Store) stillThere(root *os.Root, f *os.File) (bool, error) {
 	return true, checkFile(now, f.Name())
 }
 
-// options of bbolt. state.db means something within one boot only, so it is
-// never synced; a killed process loses nothing that was written.
-func boltOptions(open func(string, int, os.FileMode) (*os.File, error)) *bolt.Options {
-	return &bolt.Options{
+// useDB opens f as a database for fn. state.db means something within one boot
+// only, so it is never synced: a killed process loses nothing that was written.
+func useDB(f *os.File, fn func(*bolt.DB) error) error {
+	db, err := bolt.Open(f.Name(), 0o600, &bolt.Options{
 		NoSync:       true,
 		NoStatistics: true,
 		MaxSize:      dbLimit,
 		FreelistType: bolt.FreelistArrayType,
-		OpenFile:     open,
+		OpenFile:     func(string, int, os.FileMode) (*os.File, error) { return f, nil },
+	})
+	if err != nil {
+		return dbError(err)
 	}
+	if err := fn(db); err != nil {
+		db.Close()
+		return dbError(err)
+	}
+	return dbError(db.Close())
 }
+
+// errFault: bbolt faulted or gave up on what it read.
+var errFault = errors.New("fault")
 
 // withDB opens the locked file f as a database for fn and closes both. A
 // fault in the mapped file, which bbolt cannot survive, becomes ErrCorrupt,
@@ -110,21 +121,13 @@ func withDB(f *os.File, fn func(*bolt.DB) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %s: %v", ErrCorrupt, f.Name(), r)
+			err = fmt.Errorf("%w: %s: %w: %v", ErrCorrupt, f.Name(), errFault, r)
 		}
 	}()
 	if err := preflight(f); err != nil {
 		return err
 	}
-	db, err := bolt.Open(f.Name(), 0o600, boltOptions(func(string, int, os.FileMode) (*os.File, error) { return f, nil }))
-	if err != nil {
-		return dbError(err)
-	}
-	if err := fn(db); err != nil {
-		db.Close()
-		return dbError(err)
-	}
-	return dbError(db.Close())
+	return useDB(f, fn)
 }
 
 // dbError translates what bbolt and the disk say into the store's errors.
@@ -140,55 +143,64 @@ func dbError(err error) error {
 	return err
 }
 
-// createDB builds an empty database beside its final name and links it there,
-// so that nobody ever sees a half-made one. Another process may be faster.
+// createDB makes state.db where there is none: after a boot, after a loss, or
+// for the first time. It holds what the ledger knows. Another process may be faster.
 func (s *Store) createDB(root *os.Root) error {
-	return s.buildDB(root, func(*tx) error { return nil })
-}
-
-// buildDB makes a new state.db with what fill puts into it.
-func (s *Store) buildDB(root *os.Root, fill func(*tx) error) error {
-	temp := dbName + ".tmp-" + newID()
-	f, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	imports, err := s.fromLedger()
 	if err != nil {
-		return dbError(fmt.Errorf("make %s: %w", dbName, err))
+		return err
+	}
+	temp, err := s.buildDB(root, func(t *tx) error { return t.importAll(imports) })
+	if err != nil {
+		return err
 	}
 	defer root.Remove(temp)
-	err = buildGuarded(f, func(btx *bolt.Tx) error {
-		t := &tx{Tx: btx, host: s.host}
-		if err := t.init(); err != nil {
-			return err
-		}
-		return fill(t)
-	})
-	if err != nil {
-		return fmt.Errorf("make %s: %w", dbName, err)
-	}
 	failpoint("db-link")
 	err = root.Link(temp, dbName)
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // another was faster, and may have tidied up
 		return nil
 	}
+	if err == nil {
+		s.dropUseless(imports)
+	}
 	return dbError(err)
 }
 
-func buildGuarded(f *os.File, fn func(*bolt.Tx) error) (err error) {
+// buildDB makes a whole database under a temporary name, so that nobody ever
+// sees a half-made one, and returns that name.
+func (s *Store) buildDB(root *os.Root, fill func(*tx) error) (string, error) {
+	temp := dbName + ".tmp-" + newID()
+	f, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", dbError(fmt.Errorf("make %s: %w", dbName, err))
+	}
+	err = withNewDB(f, func(db *bolt.DB) error {
+		return db.Update(func(btx *bolt.Tx) error {
+			t := &tx{Tx: btx, host: s.host}
+			if err := t.init(); err != nil {
+				return err
+			}
+			return fill(t)
+		})
+	})
+	if err != nil {
+		root.Remove(temp)
+		return "", fmt.Errorf("make %s: %w", dbName, err)
+	}
+	return temp, nil
+}
+
+// withNewDB opens the new file f as a database for fn and closes both. A full
+// tmpfs shows itself as a fault in the mapping.
+func withNewDB(f *os.File, fn func(*bolt.DB) error) (err error) {
 	defer f.Close()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() { // a full tmpfs faults in the mapping
+	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: %v", ErrFull, r)
 		}
 	}()
-	db, err := bolt.Open(f.Name(), 0o600, boltOptions(func(string, int, os.FileMode) (*os.File, error) { return f, nil }))
-	if err != nil {
-		return dbError(err)
-	}
-	if err := db.Update(fn); err != nil {
-		db.Close()
-		return dbError(err)
-	}
-	return dbError(db.Close())
+	return useDB(f, fn)
 }
 
 // dropTemporaries removes half-made files of dead makers.

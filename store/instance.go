@@ -42,6 +42,18 @@ func (s *Store) enter() error {
 	return nil
 }
 
+// lifeAgain makes a new file when ours was wiped.
+func (s *Store) lifeAgain(root *os.Root) error {
+	s.mu.Lock()
+	lost := s.life != nil && !s.lifeThere(root)
+	s.mu.Unlock()
+	if !lost {
+		return nil
+	}
+	s.opts.Log.Warn("the runtime directory was wiped; this process registers again")
+	return s.enter()
+}
+
 // lifeThere reports whether our locked file still has its name.
 func (s *Store) lifeThere(root *os.Root) bool {
 	mine, err := s.life.Stat()

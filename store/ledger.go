@@ -21,13 +21,13 @@ type entry struct {
 	Name      string    `json:"name"`
 	Kind      Kind      `json:"kind"`
 	FleetID   string    `json:"fleetId,omitempty"`
+	Made      time.Time `json:"fleetCreated,omitzero"`
 	Created   time.Time `json:"created"` // wall clock, to be shown only
 	MachineID string    `json:"machineId"`
 	BootID    string    `json:"bootId"`
 	Instance  string    `json:"instance"` // the owner's process
+	Process   instance  `json:"process"`  // and what is needed to judge it
 	Run       string    `json:"run"`      // R, where its record and lock file are
-	File      string    `json:"file"`     // the lock file's name and identity
-	Lock      string    `json:"lock"`
 	Deadline  int64     `json:"deadlineMono,omitempty"`
 }
 
@@ -67,14 +67,16 @@ func (s *Store) writeLedger(root *os.Root, r Record) error {
 	if life == nil {
 		return errors.New("store: not entered")
 	}
-	lock, err := fileID(life)
-	if err != nil {
+	process := s.instance()
+	process.File = name
+	var err error
+	if process.Lock, err = fileID(life); err != nil {
 		return err
 	}
 	data, err := json.Marshal(entry{
 		V: ledgerVersion, UID: r.UID, Target: r.Target, Account: r.Account, Name: r.Name, Kind: r.Kind,
-		FleetID: r.FleetID, Created: r.Created, MachineID: s.host.MachineID, BootID: s.host.BootID,
-		Instance: s.id, Run: s.place.run, File: name, Lock: lock, Deadline: r.Deadline,
+		FleetID: r.FleetID, Made: r.FleetCreated, Created: r.Created, MachineID: s.host.MachineID, BootID: s.host.BootID,
+		Instance: s.id, Process: process, Run: s.runDir(), Deadline: r.Deadline,
 	})
 	if err != nil {
 		return err
@@ -83,6 +85,18 @@ func (s *Store) writeLedger(root *os.Root, r Record) error {
 		return fmt.Errorf("%w: ledger %s: %w", ErrFull, root.Name(), err)
 	}
 	return nil
+}
+
+// updateLedger rewrites the file of a record that was confirmed or taken over.
+// The old one is enough to have the machine deleted, so a failure is only told.
+func (s *Store) updateLedger(r Record) {
+	root, err := s.openLedger()
+	if err == nil {
+		err = s.writeLedger(root, r)
+	}
+	if err != nil {
+		s.opts.Log.Warn("the ledger is behind", "machine", r.Name, "err", err)
+	}
 }
 
 func writeSynced(root *os.Root, name string, data []byte) (err error) {

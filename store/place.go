@@ -35,6 +35,13 @@ func (s *Store) find() (place, error) {
 	return s.findLocked()
 }
 
+// runDir returns R, when it was found.
+func (s *Store) runDir() string {
+	s.placeMu.Lock()
+	defer s.placeMu.Unlock()
+	return s.place.run
+}
+
 func (s *Store) findLocked() (place, error) {
 	if s.root != nil && sameDir(s.root, s.place.run) {
 		return s.place, nil

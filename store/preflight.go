@@ -21,18 +21,28 @@ const (
 )
 
 // preflight refuses a file that bbolt would fault on: one that is shorter than
-// its newest valid meta page says. It reads the file without mapping it.
+// its newest valid meta page says, or whose freelist page is none. It reads the
+// file without mapping it.
 func preflight(f *os.File) error {
-	fi, err := f.Stat()
+	m, err := newestMeta(f)
 	if err != nil {
 		return err
 	}
-	damaged := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s: %s", ErrCorrupt, f.Name(), fmt.Sprintf(format, args...))
+	return checkFreelist(f, m)
+}
+
+// newestMeta returns the meta page that bbolt would go by, when it can be true.
+func newestMeta(f *os.File) (*meta, error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	damaged := func(format string, args ...any) (*meta, error) {
+		return nil, fmt.Errorf("%w: %s: %s", ErrCorrupt, f.Name(), fmt.Sprintf(format, args...))
 	}
 	first, err := readMeta(f, 0)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// the second meta page is at a page size that only a meta page tells
 	pageSize := uint64(os.Getpagesize())
@@ -41,7 +51,7 @@ func preflight(f *os.File) error {
 	}
 	second, err := readMeta(f, int64(pageSize))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	newest := first
 	if newest == nil || second != nil && second.txid > newest.txid {
@@ -59,7 +69,7 @@ func preflight(f *os.File) error {
 	case newest.freelist != noFreelist && (newest.freelist < 2 || newest.freelist >= newest.pages):
 		return damaged("freelist page %d of %d", newest.freelist, newest.pages)
 	}
-	return checkFreelist(f, newest, damaged)
+	return newest, nil
 }
 
 type meta struct{ pageSize, root, freelist, pages, txid uint64 }
@@ -89,23 +99,22 @@ func readMeta(f *os.File, off int64) (*meta, error) {
 
 // checkFreelist looks at the header of the freelist page, which bbolt trusts
 // without a look: a wild count would send it far outside of the file.
-func checkFreelist(f *os.File, m *meta, damaged func(string, ...any) error) error {
+func checkFreelist(f *os.File, m *meta) error {
 	if m.freelist == noFreelist {
 		return nil
 	}
 	b := make([]byte, pageHeader+8)
 	if _, err := f.ReadAt(b, int64(m.freelist*m.pageSize)); err != nil {
-		return damaged("freelist page: %v", err)
+		return fmt.Errorf("%w: %s: freelist page: %w", ErrCorrupt, f.Name(), err)
 	}
 	n := binary.NativeEndian
-	const freelistFlag = 0x10
 	id, flags, count, overflow := n.Uint64(b), n.Uint16(b[8:]), uint64(n.Uint16(b[10:])), uint64(n.Uint32(b[12:]))
 	if count == 0xFFFF { // the count did not fit: it is the first element
 		count = n.Uint64(b[pageHeader:]) + 1
 	}
 	room := (overflow + 1) * m.pageSize
-	if id != m.freelist || flags != freelistFlag || m.freelist+overflow >= m.pages || count > (room-pageHeader)/8 {
-		return damaged("freelist page %d: id %d, flags %#x, count %d, overflow %d", m.freelist, id, flags, count, overflow)
+	if id != m.freelist || flags != freelistPage || m.freelist+overflow >= m.pages || count > (room-pageHeader)/8 {
+		return fmt.Errorf("%w: %s: freelist page %d: id %d, flags %#x, count %d, overflow %d", ErrCorrupt, f.Name(), m.freelist, id, flags, count, overflow)
 	}
 	return nil
 }

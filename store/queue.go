@@ -18,6 +18,7 @@ const maxBatch = 64
 // op is one operation on its way through the queue.
 type op struct {
 	fn    func(*tx) error
+	file  func(*os.File, *os.Root) error // in place of fn: works on the locked file itself
 	write bool
 	err   error
 	done  chan struct{}
@@ -52,10 +53,19 @@ func (s *Store) view(ctx context.Context, fn func(*tx) error) error { return s.d
 func (s *Store) update(ctx context.Context, fn func(*tx) error) error { return s.do(ctx, true, fn) }
 
 func (s *Store) do(ctx context.Context, write bool, fn func(*tx) error) error {
+	return s.enqueue(ctx, &op{fn: fn, write: write})
+}
+
+// locked runs fn on state.db itself, with R, while its lock is held.
+func (s *Store) locked(ctx context.Context, fn func(*os.File, *os.Root) error) error {
+	return s.enqueue(ctx, &op{file: fn})
+}
+
+func (s *Store) enqueue(ctx context.Context, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{fn: fn, write: write, done: make(chan struct{})}
+	o.done = make(chan struct{})
 	if !s.queue.add(o, s.commitLoop) {
 		return ErrClosed
 	}
@@ -104,14 +114,15 @@ func (q *queue) more() bool {
 	return false
 }
 
-// take returns the next operations that still have a caller.
+// take returns the next operations that still have a caller. One that works on
+// the file comes alone.
 func (q *queue) take() []*op {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var batch []*op
 	n := 0
 	for _, o := range q.ops {
-		if len(batch) == maxBatch {
+		if len(batch) == maxBatch || len(batch) > 0 && (o.file != nil || batch[0].file != nil) {
 			break
 		}
 		n++
@@ -173,16 +184,20 @@ func (s *Store) commitLoop() {
 	}
 }
 
-// commit carries out one batch.
+// commit carries out one batch, on a new file if the old one is of no use.
 func (s *Store) commit() {
-	f, _, err := s.openLocked()
-	batch := s.queue.take() // after the lock: those who left meanwhile are not in it
-	if err == nil && len(batch) == 0 {
-		f.Close()
-		return
+	var batch []*op
+	err := s.attempt(&batch)
+	for range maxMends {
+		if !mendable(err) {
+			break
+		}
+		if err = s.mend(err); err == nil {
+			err = s.attempt(&batch)
+		}
 	}
-	if err == nil {
-		err = withDB(f, func(db *bolt.DB) error { return s.runBatch(db, batch) })
+	if batch == nil { // the file could not even be opened
+		batch = s.queue.take()
 	}
 	for _, o := range batch {
 		if err != nil {
@@ -192,6 +207,42 @@ func (s *Store) commit() {
 	}
 }
 
+// maxMends bounds how often one batch builds the file anew.
+const maxMends = 2
+
+// attempt runs a batch, and takes one from the queue when it holds the lock: who
+// left meanwhile is not in it.
+func (s *Store) attempt(batch *[]*op) error {
+	f, root, err := s.openLocked()
+	if err != nil {
+		return err
+	}
+	if *batch == nil {
+		if *batch = s.queue.take(); *batch == nil {
+			return f.Close()
+		}
+	}
+	if err := s.lifeAgain(root); err != nil {
+		f.Close()
+		return err
+	}
+	id, err := fileID(f)
+	if err == nil && id != s.verified {
+		if _, err = verify(f); err == nil {
+			s.verified = id
+		}
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	if work := (*batch)[0].file; work != nil {
+		defer f.Close()
+		return work(f, root)
+	}
+	return withDB(f, func(db *bolt.DB) error { return s.runBatch(db, *batch) })
+}
+
 // runBatch runs the operations in one transaction. One that fails is taken out
 // and the rest runs again, so that nobody suffers for another's error.
 func (s *Store) runBatch(db *bolt.DB, batch []*op) error {
@@ -199,36 +250,69 @@ func (s *Store) runBatch(db *bolt.DB, batch []*op) error {
 	for _, o := range batch {
 		write = write || o.write
 	}
-	run := db.View
-	if write {
-		run = db.Update
-	}
 	for live := batch; len(live) > 0; {
 		failed := -1
-		err := run(func(btx *bolt.Tx) error {
+		var lost bool
+		run := db.View
+		if write {
+			run = db.Update
+		}
+		err := run(func(btx *bolt.Tx) (err error) {
 			t := &tx{Tx: btx, host: s.host}
-			if err := t.check(s); err != nil {
+			if lost, err = s.begin(t, write); err != nil {
 				return err
 			}
-			for i, o := range live {
-				if o.err = runOp(o, t); o.err != nil {
-					failed = i
-					return errOpFailed
-				}
-			}
-			failpoint("db-commit")
-			return nil
-		})
-		if !errors.Is(err, errOpFailed) {
+			failed, err = runOps(t, live)
 			return err
-		}
-		if !write { // nothing to undo: go on behind it
+		})
+		switch {
+		case errors.Is(err, errWriteFirst):
+			write = true
+		case !errors.Is(err, errOpFailed):
+			if err == nil && lost {
+				s.epoch, s.registered = s.nextEpoch, s.lifeName
+			}
+			return err
+		case write: // the others again, without it
+			live = append(live[:failed:failed], live[failed+1:]...)
+		default: // nothing to undo: go on behind it
 			live = live[failed+1:]
-			continue
 		}
-		live = append(live[:failed:failed], live[failed+1:]...)
 	}
 	return nil
+}
+
+// begin checks the file and, when it is another one than the last time, writes
+// what this process owns into it before anything else happens.
+func (s *Store) begin(t *tx, write bool) (lost bool, err error) {
+	epoch, err := t.check(write)
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	entered, name := s.life != nil, s.lifeName
+	s.mu.Unlock()
+	if !entered || epoch == s.epoch && name == s.registered {
+		return false, nil
+	}
+	if !write {
+		return false, errWriteFirst
+	}
+	s.nextEpoch = epoch
+	return true, s.again(t)
+}
+
+var errWriteFirst = errors.New("something has to be written first")
+
+// runOps runs operations until one fails, and returns which.
+func runOps(t *tx, ops []*op) (int, error) {
+	for i, o := range ops {
+		if o.err = runOp(o, t); o.err != nil {
+			return i, errOpFailed
+		}
+	}
+	failpoint("db-commit")
+	return -1, nil
 }
 
 var errOpFailed = errors.New("an operation failed")

@@ -27,6 +27,10 @@ const (
 	bNotices   = "notices"
 )
 
+func buckets() []string {
+	return []string{bMeta, bInstances, bSessions, bMachines, bBySession, bDue, bCursors, bNotices}
+}
+
 // tx is a transaction in terms of rows.
 type tx struct {
 	*bolt.Tx
@@ -46,7 +50,7 @@ type bootRow struct {
 
 // init makes the buckets of a new file and says what it is.
 func (t *tx) init() error {
-	for _, b := range []string{bMeta, bInstances, bSessions, bMachines, bBySession, bDue, bCursors, bNotices} {
+	for _, b := range buckets() {
 		if _, err := t.CreateBucketIfNotExists([]byte(b)); err != nil {
 			return err
 		}
@@ -63,26 +67,44 @@ var (
 	errOtherSchema = errors.New("the state file was written by a newer version, which older ones must not change")
 )
 
-// check refuses a file that this process must not work with.
-func (t *tx) check(*Store) error {
-	if t.Bucket([]byte(bNotices)) == nil { // the last one that init makes
-		return fmt.Errorf("%w: buckets are missing", ErrCorrupt)
+// check refuses a file that this process must not work with, and returns its
+// epoch.
+func (t *tx) check(write bool) (epoch string, err error) {
+	v, err := t.readable()
+	if err != nil {
+		return "", err
 	}
-	var v schemaRow
-	if ok, err := t.get(bMeta, []byte("schema"), &v); err != nil || !ok {
-		return fmt.Errorf("%w: no schema: %v", ErrCorrupt, err)
-	}
-	if v.MinWriter > schemaVersion {
-		return errOtherSchema
+	if write && v.MinWriter > schemaVersion {
+		return "", errOtherSchema
 	}
 	var boot bootRow
 	if ok, err := t.get(bMeta, []byte("boot"), &boot); err != nil || !ok {
-		return fmt.Errorf("%w: no boot: %v", ErrCorrupt, err)
+		return "", fmt.Errorf("%w: no boot: %w", ErrCorrupt, err)
 	}
 	if boot != (bootRow{t.host.BootID, t.host.MachineID}) {
-		return errOtherBoot
+		return "", errOtherBoot
 	}
-	return nil
+	if ok, err := t.get(bMeta, []byte("epoch"), &epoch); err != nil || !ok {
+		return "", fmt.Errorf("%w: no epoch: %w", ErrCorrupt, err)
+	}
+	return epoch, nil
+}
+
+// readable refuses a file that this version cannot read.
+func (t *tx) readable() (schemaRow, error) {
+	for _, b := range buckets() {
+		if t.Bucket([]byte(b)) == nil {
+			return schemaRow{}, fmt.Errorf("%w: no bucket %s", ErrCorrupt, b)
+		}
+	}
+	var v schemaRow
+	if ok, err := t.get(bMeta, []byte("schema"), &v); err != nil || !ok {
+		return v, fmt.Errorf("%w: no schema: %w", ErrCorrupt, err)
+	}
+	if v.MinReader > schemaVersion {
+		return v, errOtherSchema
+	}
+	return v, nil
 }
 
 // rowFormat is the first byte of every value.

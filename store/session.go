@@ -164,13 +164,7 @@ func (s *Session) Confirm(ctx context.Context, rec Record, fleetID string, creat
 		return err
 	}
 	s.remember(now)
-	if fleetID != "" && fleetID != rec.Name { // deleted by an id that only we know
-		net, err := s.st.openLedger()
-		if err == nil {
-			err = s.st.writeLedger(net, now)
-		}
-		return err
-	}
+	s.st.updateLedger(now)
 	return nil
 }
 
@@ -403,12 +397,7 @@ func (s *Session) Use(ctx context.Context, key Key) (Record, bool, error) {
 	}
 	heir.owner = ownerLive
 	s.remember(heir)
-	if net, err := s.st.openLedger(); err == nil { // so that the ledger alone names the right process
-		err = s.st.writeLedger(net, heir)
-		if err != nil {
-			s.st.opts.Log.Warn("the ledger still names the former owner", "machine", heir.Name, "err", err)
-		}
-	}
+	s.st.updateLedger(heir)
 	return heir, true, nil
 }
 

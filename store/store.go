@@ -124,6 +124,12 @@ type Store struct {
 
 	queue queue
 
+	// of the committing goroutine alone
+	verified   string // the state.db that was checked as a whole
+	epoch      string // of the state.db that holds what is ours
+	nextEpoch  string
+	registered string // lifeName that our row names
+
 	mu       sync.Mutex
 	life     *os.File             // our locked file in inst/, nil before the first write
 	lifeName string               // its name in inst/
