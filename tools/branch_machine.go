@@ -29,27 +29,26 @@ type child struct {
 	Error string `json:"error,omitempty"`
 }
 
-func branchMachine() tool {
-	name := phrase("Name, "+fleet.NameRule+".", 40)
-	names := list("Names of several branches, 1 to 100, instead of childName.", name, 1, 100)
+func branchMachine(l Limits) tool {
+	names := atMost(100, "Names of several branches, 1 to 100, in place of childName.", text(""))
 	names.UniqueItems = true
 	return define(tool{
 		name:  "branch-machine",
 		title: "Branch machine",
 		description: "Makes running copies of a running machine, with its disk, memory and processes as they are at that moment. Use it to try several ways from one prepared state; for an empty machine use create-machine. " +
-			"The source must have been created with branchable true; on engines before smolvm 1.23 it stands still from its first branch on, and it cannot be deleted before its branches. " +
-			"Each branch has a name and identity of its own and is a machine like any other: with the ephemeral prefix (mcp-), as generated names have, it is deleted at the end of the session. A branch that fails is deleted again and told in children; the call fails only when all do.",
+			"The source must have been created with branchable true; on older engines it stands still from its first branch on, and it cannot be deleted before its branches. " +
+			"Each branch is a machine of its own; one with the ephemeral prefix ("+l.MachinePrefix+") is deleted at the end of the session. A branch that fails is deleted again and told in children; the call fails only when all do.",
 		hints: hints{openWorld: true},
-		in: object(nameArgument(),
-			optional("childName", phrase("Name of the branch, "+fleet.NameRule+". Default: a new one.", 40)),
+		in: arguments(nameArgument(),
+			optional("childName", text("Name of the branch, as for create-machine. Default: a new ephemeral one.")),
 			optional("childNames", names),
 			optional("wait", standard(flag("false returns without waiting until the branches answer."), true)),
 			optional("stopSource", standard(flag("Leave the source standing still."), false))),
 		out: object(
 			required("machine", machineSchema()),
-			required("ready", flag("The first branch that was made has answered a command.")),
-			required("children", list("One for each branch asked for, in that order.", object(
-				required("name", text("Name.")), required("ready", flag("It has answered a command.")), optional("error", text("Why it was not made."))), 0, 0)),
+			required("ready", flag("It has answered a command.")),
+			required("children", list("One for each branch, in the order asked for.", object(
+				required("name", text("")), required("ready", flag("")), optional("error", text("Why it was not made."))))),
 		),
 	}, (*call).branch)
 }

@@ -55,7 +55,7 @@ func (t tool) definition() *mcp.Tool {
 		Name: t.name, Title: t.title, Description: t.description,
 		InputSchema: t.in, OutputSchema: t.out,
 		Annotations: &mcp.ToolAnnotations{
-			Title: t.title, ReadOnlyHint: t.hints.readOnly, IdempotentHint: t.hints.idempotent,
+			ReadOnlyHint: t.hints.readOnly, IdempotentHint: t.hints.idempotent,
 			DestructiveHint: &t.hints.destructive, OpenWorldHint: &t.hints.openWorld,
 		},
 	}

@@ -47,40 +47,40 @@ type createOut struct {
 	Ready     bool    `json:"ready"`
 }
 
-func createMachine() tool {
+func createMachine(l Limits) tool {
 	fields := []field{
-		required("image", phrase("Image: a registry reference as alpine:3.20 or ghcr.io/org/app@sha256:..., or builtin:busybox where get-machine's engine is qemu.", 512)),
-		optional("name", phrase("Name, "+fleet.NameRule+". Default: a new one with the ephemeral prefix.", 40)),
+		required("image", text("Registry reference, as alpine:3.20 or ghcr.io/org/app@sha256:...")),
+		optional("name", text("1 to 40 of a-z, 0-9 and -. Default: a new ephemeral one.")),
 	}
-	fields = append(fields, resourceArguments()...)
+	fields = append(fields, resourceArguments(l)...)
 	fields = append(fields,
-		optional("storageGb", between("Data disk in GiB, 1 to 1024. Default: the fleet's (20, sparse).", 1, 1024)),
-		optional("overlayGb", between("Disk for changes to the image in GiB, 1 to 1024. Default: the fleet's (10, sparse).", 1, 1024)))
-	fields = append(fields, egressArguments()...)
+		optional("storageGb", between("Data disk in GiB, 1 to 1024. Default: 20.", 1, 1024)),
+		optional("overlayGb", between("Disk for changes to the image in GiB, 1 to 1024. Default: 10.", 1, 1024)))
+	fields = append(fields, egressArguments(l.NetworkOpen)...)
 	fields = append(fields,
-		optional("ports", list("Guest ports to publish on the computer's loopback.", object(
-			required("guest", between("Port in the guest, 1 to 65535.", 1, 65535)),
-			optional("host", between("Port on the computer, 1 to 65535. Default: the guest's.", 1, 65535))), 0, 64)),
-		optional("mounts", list("Directories of the computer to show in the guest; only below the roots that the server's SMOL_MCP_MOUNT_ROOTS allows (default: none).", object(
-			required("source", phrase("Absolute path on the computer.", 4096)),
-			required("target", phrase("Absolute path in the guest.", 4096)),
-			optional("readonly", standard(flag("The guest cannot write to it."), false))), 0, maxMounts)),
-		optional("cmd", list("Program and arguments that keep the machine alive. Default: one that idles, whatever the image would run.", text("Argument."), 1, 256)),
-		optional("env", dict("Environment of all commands, name to value.")),
-		optional("start", standard(flag("false leaves it created, not started; start-machine starts it."), true)),
-		optional("branchable", standard(flag("It can be the source of branch-machine; costs some memory."), false)))
+		optional("ports", atMost(64, "Guest ports to publish on the host's loopback.", arguments(
+			required("guest", between("1 to 65535.", 1, 65535)),
+			optional("host", between("1 to 65535. Default: as guest.", 1, 65535))))),
+		optional("mounts", atMost(maxMounts, "Host directories to show in the guest, only below SMOL_MCP_MOUNT_ROOTS (default: none).", arguments(
+			required("source", text("Absolute host path.")),
+			required("target", text("Absolute guest path.")),
+			optional("readonly", standard(flag("The guest cannot write to it."), false))))),
+		optional("cmd", list("Program and arguments that keep it alive. Default: an idle one.", text(""))),
+		optional("env", dict("Environment of all commands: name to value.")),
+		optional("start", standard(flag("false leaves it created."), true)),
+		optional("branchable", standard(flag("It can be a source for branch-machine; costs memory."), false)))
 	return define(tool{
 		name:  "create-machine",
 		title: "Create machine",
 		description: "Creates a virtual machine from an image, starts it and waits until it is ready for commands. Use it when you need files or processes to stay between calls; for one command use run-once, " +
-			"for a copy of a running machine branch-machine. Without a name, or with one that begins with the ephemeral prefix (mcp-), the machine is deleted when this session ends; any other name keeps it until delete-machine. " +
-			"Takes seconds, minutes when an image is pulled. Egress is blocked by default, and host directories are refused unless allowed. If any step fails, what was created is deleted again and the error says so; a name that exists is CONFLICT.",
+			"for a copy of a running machine branch-machine. Without a name, or with one that begins with the ephemeral prefix (" + l.MachinePrefix + "), the machine is deleted when this session ends; any other name keeps it until delete-machine. " +
+			"Takes seconds; minutes when the image is pulled. Egress is " + policyWord(l.NetworkOpen) + " by default, and host directories are refused unless allowed. If any step fails, what was created is deleted again and the error says so; a name that exists is CONFLICT.",
 		hints: hints{openWorld: true},
-		in:    object(fields...),
+		in:    arguments(fields...),
 		out: object(
 			required("machine", machineSchema()),
 			required("ephemeral", flag("Deleted when this session ends.")),
-			required("ready", flag("It has answered a command. false only with start false.")),
+			required("ready", flag("It has answered a command.")),
 		),
 	}, (*call).create)
 }

@@ -31,13 +31,13 @@ func listMachines() tool {
 			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only, and also shows machines of other sessions and programs (owner tells whose). " +
 			"A fleet that does not answer is named in problems beside what the others show; the call fails only when none answers.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
-		in: object(
+		in: arguments(
 			optional("all", standard(flag("false leaves out machines that this session does not own."), true)),
 		),
 		out: object(
-			required("machines", list("In order of name.", machineSchema(), 0, 0)),
+			required("machines", list("In order of name.", machineSchema())),
 			required("problems", list("What could not be listed; empty when the list is whole.",
-				object(required("target", text("The fleet.")), required("error", text("Why, and what to do."))), 0, 0)),
+				object(required("target", text("")), required("error", text(""))))),
 		),
 	}, (*call).list)
 }

@@ -17,18 +17,18 @@ type logsOut struct {
 	Truncated bool     `json:"truncated"`
 }
 
-func machineLogs() tool {
+func machineLogs(l Limits) tool {
 	return define(tool{
 		name:  "machine-logs",
 		title: "Read console log",
 		description: "Reads the newest lines of a machine's console: boot messages and the engine's own, not the output of commands, which run-command returns. Use it when a machine does not start, is not ready or is unreachable. " +
-			"One snapshot, oldest line first; to see only what came since, pass the cursor of the last answer. truncated is true when lines are missing: more than fit, a line cut, or a log that was rotated. Reads only and starts nothing.",
+			"One snapshot, oldest line first; to see only what came since, pass the cursor of the last answer. truncated: lines are missing, since not all fit or the log was rotated. Reads only and starts nothing.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
-		in: object(nameArgument(),
-			optional("tail", between("How many lines from the end, 1 to 10000. Default: the server's setting (100). With a cursor: how many when the place is lost.", 1, 10000)),
-			optional("cursor", phrase("The cursor of an earlier answer for this machine.", 4096))),
+		in: arguments(nameArgument(),
+			optional("tail", between(fmt.Sprintf("How many lines from the end, 1 to 10000. Default: %d. With a cursor: how many when its place is lost.", l.LogsTail), 1, 10000)),
+			optional("cursor", text("The cursor of an earlier answer for this machine."))),
 		out: object(
-			required("lines", list("Oldest first.", text("Line."), 0, 0)),
+			required("lines", list("Oldest first.", text(""))),
 			required("cursor", text("Pass it to the next call.")),
 			required("truncated", flag("Lines before or between these are missing.")),
 		),

@@ -24,11 +24,11 @@ func pullImage() tool {
 	return define(tool{
 		name:  "pull-image",
 		title: "Pull image",
-		description: "Pulls an image from its registry into a machine's own image store, and returns its digest and size. create-machine and run-once pull what they need by themselves: use this only to warm up an image inside a machine that runs containers, " +
+		description: "Pulls an image from its registry into a machine's own image store, and returns its digest and size. create-machine and run-once pull by themselves: use this only to warm up an image for containers inside a machine, " +
 			"or to resolve a tag to a digest. Starts a stopped machine, needs egress to the registry on engines that pull inside the guest, and may take minutes. Harmless to repeat; changes no running program.",
 		hints: hints{idempotent: true, openWorld: true},
-		in: object(nameArgument(),
-			required("image", phrase("Registry reference with a tag or digest, as alpine:3.20.", 512))),
+		in: arguments(nameArgument(),
+			required("image", text("Registry reference with a tag or digest, as alpine:3.20."))),
 		out: object(
 			required("reference", text("What was pulled.")), required("digest", text("sha256:...")), required("size", integer("Bytes.")),
 			required("architecture", text("As amd64.")), required("os", text("As linux.")), required("layerCount", integer("Layers.")),

@@ -43,20 +43,20 @@ func readFile() tool {
 	return define(tool{
 		name:  "read-file",
 		title: "Read file",
-		description: "Reads a file of a machine, or a part of it, exactly, and lists a directory. Prefer it to cat: bytes come as they are and long files in pages. Without length it reads up to the output budget (64 KiB); " +
-			"go on at offset + bytes until eof. utf8 pages end between characters; a file that is no UTF-8 needs encoding base64, or auto, which decides by itself. " +
+		description: "Reads a file of a machine, or a part of it, exactly, and lists a directory. Prefer it to cat: bytes come as they are and long files in pages. Without length it reads what fits; " +
+			"go on at offset + bytes until eof. Pages end between characters; what is no UTF-8 needs encoding base64, or auto. " +
 			"Starts a stopped machine. A missing path is NOT_FOUND; a directory gives entries instead of content. Cannot read paths of the user's computer.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
-		in: object(nameArgument(), pathArgument("File or directory."),
-			encodingArgument("How content comes back. auto: utf8 where the page is UTF-8, else base64.", "utf8", "base64", "auto"),
+		in: arguments(nameArgument(), pathArgument("File or directory."),
+			encodingArgument("auto: utf8 where the page is UTF-8, else base64.", "utf8", "base64", "auto"),
 			optional("offset", standard(between("Byte to begin at, 0 for the start.", 0, 1<<50), 0)),
-			optional("length", between("Bytes to read at most, 1 to 1048576; less comes back where the output budget ends first.", 1, 1<<20))),
+			optional("length", between("Bytes at most, 1 to 1048576; fewer come where the output budget ends.", 1, 1<<20))),
 		out: object(
-			required("path", text("The path.")), required("content", text("The bytes, in encoding; empty for a directory.")),
-			required("encoding", oneOf("Encoding of content.", "utf8", "base64")), required("size", integer("Bytes of the whole file.")),
-			required("offset", integer("Where content begins.")), required("bytes", integer("Bytes in content before encoding; the next page begins at offset + bytes.")),
+			required("path", text("")), required("content", text("Empty for a directory.")),
+			required("encoding", oneOf("", "utf8", "base64")), required("size", integer("Bytes of the whole file.")),
+			required("offset", integer("")), required("bytes", integer("The next page begins at offset + bytes.")),
 			required("eof", flag("Nothing follows.")),
-			optional("entries", list("Of a directory, at most 1000.", object(required("name", text("Name.")), required("kind", oneOf("Kind.", "file", "directory", "link", "other"))), 0, 0)),
+			optional("entries", list("Of a directory; at most 1000.", object(required("name", text("")), required("kind", oneOf("", "file", "directory", "link", "other"))))),
 			startedField(),
 		),
 	}, (*call).read)

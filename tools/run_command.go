@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -62,61 +63,62 @@ func (c *commandLine) UnmarshalJSON(b []byte) error {
 }
 
 // commandArguments are the arguments that say what to run.
-func commandArguments() []field {
+func commandArguments(l Limits) []field {
 	command := &jsonschema.Schema{
-		Description: `What to run: a string for the shell (sh -c) as "ls -l | wc -l", or a list of program and arguments, passed as they are, as ["git", "status"].`,
+		Description: `A line for the shell, as "ls | wc -l", or program and arguments, passed as they are, as ["git", "status"].`,
 		AnyOf: []*jsonschema.Schema{
 			{Type: "string", MinLength: jsonschema.Ptr(1)},
 			{Type: "array", Items: &jsonschema.Schema{Type: "string"}, MinItems: jsonschema.Ptr(1)},
 		},
 	}
+	most := int(l.MaxExecTimeout / time.Second)
 	return []field{
 		required("command", command),
-		optional("timeoutSecs", between("Seconds after which the guest kills the command, 1 up to the server's ceiling (900). Default: the server's setting (120).", 1, 24*3600)),
-		optional("workdir", phrase("Absolute directory in the guest to run in. Default: the image's.", 4096)),
-		optional("env", dict("Environment to add, name to value.")),
-		optional("stdin", text("Text for standard input, of any size, closed after it. Default: closed at once; there is no terminal.")),
+		optional("timeoutSecs", between(fmt.Sprintf("Seconds after which it is killed, 1 to %d. Default: %d.", most, l.ExecTimeout/time.Second), 1, most)),
+		optional("workdir", text("Absolute guest directory to run in. Default: the image's.")),
+		optional("env", dict("Environment to add: name to value.")),
+		optional("stdin", text("Standard input, of any size. Default: empty; there is no terminal.")),
 	}
 }
 
 // outcomeFields are the result fields that say how a command stands.
 func outcomeFields() []field {
 	return []field{
-		required("stdout", text("Standard output; long output as head, a line with the exact gap, and tail.")),
-		required("stderr", text("Standard error, the same way.")),
-		required("exitCode", orNull("Exit code as an integer, 128+N after signal N; null while it runs, after a time-out, or when its end was not seen.")),
+		required("stdout", text("When long: head, a line with the exact gap, tail.")),
+		required("stderr", text("The same way.")),
+		required("exitCode", orNull("Integer; null while it runs, after a time-out, or when its end was not seen.")),
 		required("timedOut", flag("Killed after timeoutSecs.")),
 		required("running", flag("It goes on in the guest.")),
-		required("commandId", orNull("Handle of a running command, or null.")),
-		optional("signal", text("Signal that ended it, as KILL, as the shell reports it.")),
-		required("truncated", flag("stdout or stderr is not all there is; overflow says where the rest is.")),
-		required("overflow", list("Streams that are not complete here.", object(
-			required("stream", oneOf("Which.", "stdout", "stderr")),
-			required("path", text("Guest file with all of it, for read-file; empty when it went with the machine.")),
-			required("bytes", integer("Its size in bytes."))), 0, 0)),
-		required("stdoutBytes", integer("Bytes written to standard output.")),
-		required("stderrBytes", integer("Bytes written to standard error.")),
-		optional("encoding", dict("Streams that are no UTF-8 and so given as base64, as {\"stdout\": \"base64\"}.")),
-		required("durationMs", integer("Milliseconds that it ran.")),
-		optional("note", text("What else to know.")),
+		required("commandId", orNull("Of a running command, else null.")),
+		optional("signal", text("Of an exit code 128+N, as KILL.")),
+		required("truncated", flag("See overflow.")),
+		required("overflow", list("Streams with more than is here.", object(
+			required("stream", oneOf("", "stdout", "stderr")),
+			required("path", text("Guest file with all of it; empty when gone.")),
+			required("bytes", integer(""))))),
+		required("stdoutBytes", integer("")),
+		required("stderrBytes", integer("")),
+		optional("encoding", plainObject("Streams that are no UTF-8, as {\"stdout\": \"base64\"}.")),
+		required("durationMs", integer("")),
+		optional("note", text("")),
 	}
 }
 
 func startedField() field {
-	return required("startedMachine", flag("The machine had been off: processes and /tmp of before are gone."))
+	return required("startedMachine", flag("It had been off: processes and /tmp are new."))
 }
 
-func runCommand() tool {
-	in := append([]field{nameArgument()}, commandArguments()...)
-	in = append(in, optional("waitSecs", between("Seconds to wait for its end, 0 to 300; after that the call answers running: true. Default: the server's setting (45). Keep it under your client's own limit.", 0, 300)))
+func runCommand(l Limits) tool {
+	in := append([]field{nameArgument()}, commandArguments(l)...)
+	in = append(in, optional("waitSecs", between(fmt.Sprintf("Seconds to wait for its end, 0 to 300; then the call answers running: true. Default: %d. Keep it under your client's limit.", l.Wait/time.Second), 0, 300)))
 	return define(tool{
 		name:  "run-command",
 		title: "Run command",
-		description: "Runs a command in a machine and returns exit code, stdout and stderr. Use it for anything a shell does; for reading and writing files read-file and write-file are exact for any bytes, " +
-			"and without a machine run-once is enough. A failing command is a normal result, so check exitCode. A command that is not over after waitSecs goes on in the guest: the result has running: true, what it printed so far, and in overflow the files that it goes on writing. " +
+		description: "Runs a command in a machine and returns exit code, stdout and stderr. Use it for anything a shell does; read-file and write-file are exact for files, " +
+			"and without a machine run-once is enough. A failing command is a normal result, so check exitCode. One that is not over after waitSecs goes on in the guest: the result has running: true, what it printed so far, and in overflow the files it goes on writing. " +
 			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Several commands may run at once. Cancelling the call stops the command with all it started.",
 		hints: hints{destructive: true, openWorld: true},
-		in:    object(in...),
+		in:    arguments(in...),
 		out:   object(append(outcomeFields(), startedField())...),
 	}, (*call).runNamed)
 }

@@ -27,19 +27,21 @@ type onceOut struct {
 	Machine string `json:"machine"`
 }
 
-func runOnce() tool {
-	in := append([]field{required("image", phrase("Image, as for create-machine: alpine:3.20.", 512))}, commandArguments()...)
-	in = append(in, resourceArguments()...)
-	in = append(in, egressArguments()...)
+func runOnce(l Limits) tool {
+	in := append([]field{required("image", text("Image, as for create-machine: alpine:3.20."))}, commandArguments(l)...)
+	in = append(in, resourceArguments(l)...)
+	in = append(in, egressArguments(l.RunOnceOpen)...)
+	result := object(required("machine", text("Name that the machine had.")))
+	result.Description = "And the fields of run-command's result."
 	return define(tool{
 		name:  "run-once",
 		title: "Run one command in a fresh machine",
 		description: "Creates a machine from an image, runs one command in it, and deletes it again, whatever happens: also on failure, time-out and cancel. Use it for a single command that needs nothing from before and leaves nothing behind; " +
-			"for files or several commands use create-machine and run-command. Waits until the command ends or timeoutSecs is over, plus the start of the machine: seconds, minutes when the image is pulled. " +
+			"for files or several commands use create-machine and run-command. Waits for the start of the machine (seconds; minutes when the image is pulled) and for the command, up to timeoutSecs. " +
 			"A failing command is a normal result, so check exitCode. Output over the budget is counted but gone with the machine. If the machine cannot be deleted at once, the server goes on trying.",
 		hints: hints{openWorld: true},
-		in:    object(in...),
-		out:   object(append(outcomeFields(), startedField(), required("machine", text("Name that the machine had.")))...),
+		in:    arguments(in...),
+		out:   result,
 	}, (*call).once)
 }
 

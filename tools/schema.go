@@ -20,13 +20,15 @@ type field struct {
 func required(name string, s *jsonschema.Schema) field { return field{name, s, true} }
 func optional(name string, s *jsonschema.Schema) field { return field{name, s, false} }
 
-// object is a closed object: an argument that it does not name is refused, never dropped.
+// arguments are a closed object: what it does not name is refused, never dropped.
+func arguments(fields ...field) *jsonschema.Schema {
+	s := object(fields...)
+	s.AdditionalProperties = &jsonschema.Schema{Not: &jsonschema.Schema{}}
+	return s
+}
+
 func object(fields ...field) *jsonschema.Schema {
-	s := &jsonschema.Schema{
-		Type:                 "object",
-		Properties:           make(map[string]*jsonschema.Schema, len(fields)),
-		AdditionalProperties: &jsonschema.Schema{Not: &jsonschema.Schema{}},
-	}
+	s := &jsonschema.Schema{Type: "object", Properties: make(map[string]*jsonschema.Schema, len(fields))}
 	for _, f := range fields {
 		s.Properties[f.name] = f.schema
 		s.PropertyOrder = append(s.PropertyOrder, f.name)
@@ -39,13 +41,6 @@ func object(fields ...field) *jsonschema.Schema {
 
 func text(description string) *jsonschema.Schema {
 	return &jsonschema.Schema{Type: "string", Description: description}
-}
-
-// phrase is text of 1 to maxLen characters.
-func phrase(description string, maxLen int) *jsonschema.Schema {
-	s := text(description)
-	s.MinLength, s.MaxLength = jsonschema.Ptr(1), &maxLen
-	return s
 }
 
 func oneOf(description string, words ...string) *jsonschema.Schema {
@@ -71,21 +66,25 @@ func between(description string, min, max int) *jsonschema.Schema {
 	return s
 }
 
-// list has min to max items; max 0 sets no bound.
-func list(description string, item *jsonschema.Schema, min, max int) *jsonschema.Schema {
-	s := &jsonschema.Schema{Type: "array", Description: description, Items: item}
-	if min > 0 {
-		s.MinItems = &min
-	}
-	if max > 0 {
-		s.MaxItems = &max
-	}
+func list(description string, item *jsonschema.Schema) *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "array", Description: description, Items: item}
+}
+
+// atMost is a list of up to max items.
+func atMost(max int, description string, item *jsonschema.Schema) *jsonschema.Schema {
+	s := list(description, item)
+	s.MaxItems = &max
 	return s
 }
 
 // dict maps names to strings.
 func dict(description string) *jsonschema.Schema {
 	return &jsonschema.Schema{Type: "object", Description: description, AdditionalProperties: &jsonschema.Schema{Type: "string"}}
+}
+
+// plainObject is an object whose properties the description names.
+func plainObject(description string) *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "object", Description: description}
 }
 
 // orNull is a value that may be null in a result. It carries no type, since

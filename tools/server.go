@@ -33,7 +33,7 @@ func (s *Session) newServer() *mcp.Server {
 		CompletionHandler: s.complete,
 	})
 	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics)
-	for _, t := range table() {
+	for _, t := range table(s.opts.Limits) {
 		server.AddTool(t.definition(), s.handler(t))
 	}
 	s.addResources(server)

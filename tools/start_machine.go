@@ -24,7 +24,7 @@ func startMachine() tool {
 			"or to wait for a machine that was NOT_READY; run-command and the file tools start a stopped machine by themselves. Harmless when it runs already. " +
 			"Takes seconds, minutes when its image must be pulled first. If it fails the machine is kept as it was: machine-logs tells why.",
 		hints: hints{idempotent: true, openWorld: true},
-		in: object(nameArgument(),
+		in: arguments(nameArgument(),
 			optional("wait", standard(flag("false returns once it boots, with ready false."), true))),
 		out: object(required("machine", machineSchema()), required("ready", flag("It has answered a command."))),
 	}, (*call).start)

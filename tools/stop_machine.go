@@ -16,10 +16,10 @@ func stopMachine() tool {
 		name:  "stop-machine",
 		title: "Stop machine",
 		description: "Stops a machine: its processes end, and memory and /tmp are lost, but its disk stays, and start-machine brings it back. Use it to free CPU and memory of a machine that you still need; " +
-			"to get rid of it use delete-machine. With keepMemory it is suspended instead: processes go on where they were at the next start; where the engine cannot do that the call is refused and nothing happens. " +
-			"Harmless when it is stopped already. An ephemeral machine is deleted at the end of its session all the same.",
+			"to get rid of it use delete-machine. With keepMemory it is suspended instead, and processes go on at the next start; an engine that cannot do that refuses. " +
+			"Harmless when it is stopped already. An ephemeral machine is still deleted at the end of its session.",
 		hints: hints{destructive: true, idempotent: true, openWorld: true},
-		in: object(nameArgument(),
+		in: arguments(nameArgument(),
 			optional("keepMemory", standard(flag("Suspend: keep memory and processes."), false))),
 		out: machineSchema(),
 	}, (*call).stopMachine)

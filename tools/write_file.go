@@ -30,21 +30,21 @@ type writeOut struct {
 }
 
 func writeFile() tool {
-	mode := phrase("Permissions in octal, as 0755. Default: an existing file keeps its own, a new one gets 0644.", 4)
+	mode := text("Octal permissions, as 0755. Default: as they are, 0644 for a new file.")
 	mode.Pattern = "^[0-7]{3,4}$"
 	return define(tool{
 		name:  "write-file",
 		title: "Write file",
 		description: "Writes a file in a machine: makes it with its parent directories, or replaces it in one step, so that no reader sees half of it; mode and owner of an existing file stay, and a link is written through. " +
-			"Prefer it to echo and heredocs: any text or bytes arrive exactly. With append the content is added at the end. Starts a stopped machine, and waits until it takes files. " +
-			"A path that is a directory, a relative path and broken base64 are refused, and nothing is written. Cannot write to the user's computer.",
+			"Prefer it to echo and heredocs: any text or bytes arrive exactly. With append the content is added at the end. Starts a stopped machine. " +
+			"A directory, a relative path or broken base64 is refused, and nothing written. Cannot write to the user's computer.",
 		hints: hints{destructive: true, idempotent: true, openWorld: true},
-		in: object(nameArgument(), pathArgument("File."),
+		in: arguments(nameArgument(), pathArgument("File."),
 			required("content", text("What to write, in encoding.")),
-			encodingArgument("How content is given; base64 (standard alphabet, padded) for bytes that are no text.", "utf8", "base64"),
+			encodingArgument("base64 (padded) for bytes that are no text.", "utf8", "base64"),
 			optional("mode", mode),
-			optional("append", standard(flag("Add to the end instead of replacing; not safe to repeat."), false))),
-		out: object(required("path", text("The path.")), required("size", integer("Bytes of the file now.")),
+			optional("append", standard(flag("Add to the end instead; not safe to repeat."), false))),
+		out: object(required("path", text("")), required("size", integer("Bytes of the file now.")),
 			required("sha256", text("Of the content sent, in hex.")), startedField()),
 	}, (*call).write)
 }

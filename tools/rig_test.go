@@ -1,0 +1,222 @@
+package tools_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
+	"smol-mcp/fleet/fleettest"
+	"smol-mcp/reaper"
+	"smol-mcp/store"
+	"smol-mcp/tools"
+)
+
+// A rig is a session with a client, over a fleet in memory whose machines are
+// real guests.
+type rig struct {
+	t       testing.TB
+	memory  *fleettest.Memory
+	store   *store.Store
+	session *tools.Session
+	client  *mcp.ClientSession
+	options tools.Options
+	schemas map[string]*jsonschema.Resolved
+}
+
+// rigOptions change what a rig is made of.
+type rigOptions struct {
+	memory   fleettest.MemoryOptions
+	guest    fleettest.GuestOptions
+	limits   func(*tools.Limits)
+	protocol string
+	client   *mcp.ClientOptions
+}
+
+func newRig(t testing.TB, o rigOptions) *rig {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("guests are chroots, which only linux has")
+	}
+	if o.memory.Exec == nil && o.memory.Guest == nil {
+		o.memory.Guest = fleettest.Guests(t, o.guest)
+	}
+	r := &rig{t: t, memory: fleettest.NewMemory(o.memory)}
+	r.options = r.process(o.limits)
+	r.store = r.options.Store
+	r.session, r.client = r.connect(o)
+	return r
+}
+
+// process makes what sessions of one process share, over the rig's fleet.
+func (r *rig) process(change func(*tools.Limits)) tools.Options {
+	dir := r.t.TempDir()
+	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
+	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
+	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.memory}, reaper.Options{Log: log})
+	r.t.Cleanup(func() {
+		reap.Close()
+		_ = st.Close()
+	})
+	limits := tools.Limits{
+		MachinePrefix: "mcp-", MemoryMB: 2048, CPUs: 2, TTL: time.Hour, AutoStop: 15 * time.Minute,
+		ExecTimeout: 2 * time.Minute, MaxExecTimeout: 15 * time.Minute, Wait: 45 * time.Second,
+		MaxOutputBytes: 65536, ReadyTimeout: 20 * time.Second, LogsTail: 100,
+	}
+	if change != nil {
+		change(&limits)
+	}
+	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.memory}, Store: st, Remover: reap, Limits: limits, Log: log}
+}
+
+func (r *rig) connect(o rigOptions) (*tools.Session, *mcp.ClientSession) {
+	r.t.Helper()
+	s := tools.New(r.options, "stdio")
+	near, far := mcp.NewInMemoryTransports()
+	if _, err := s.Server().Connect(context.Background(), near, nil); err != nil {
+		r.t.Fatal(err)
+	}
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, o.client)
+	cs, err := client.Connect(r.t.Context(), far, &mcp.ClientSessionOptions{ProtocolVersion: o.protocol})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = s.Close(ctx)
+		_ = cs.Close()
+	})
+	return s, cs
+}
+
+// call calls a tool and decodes its result; the test fails on an error result.
+func (r *rig) call(tool string, arguments map[string]any) map[string]any {
+	r.t.Helper()
+	res := r.try(tool, arguments)
+	if res.IsError {
+		r.t.Fatalf("%s %v: %s", tool, arguments, words(res))
+	}
+	return decoded(r.t, res)
+}
+
+// refused calls a tool and returns the text of the error result that must come.
+func (r *rig) refused(tool string, arguments map[string]any) string {
+	r.t.Helper()
+	res := r.try(tool, arguments)
+	if !res.IsError {
+		r.t.Fatalf("%s %v: want an error, got %s", tool, arguments, words(res))
+	}
+	if res.StructuredContent != nil {
+		r.t.Errorf("%s: an error result carries structured content", tool)
+	}
+	return words(res)
+}
+
+func (r *rig) try(tool string, arguments map[string]any) *mcp.CallToolResult {
+	r.t.Helper()
+	res, err := r.client.CallTool(r.t.Context(), &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		r.t.Fatalf("%s %v: %v", tool, arguments, err)
+	}
+	if !res.IsError {
+		r.conforms(tool, res)
+	}
+	return res
+}
+
+// conforms checks a result against what the tool promises: its output schema,
+// and the same JSON as text.
+func (r *rig) conforms(tool string, res *mcp.CallToolResult) {
+	r.t.Helper()
+	if r.schemas == nil {
+		r.schemas = map[string]*jsonschema.Resolved{}
+		list, err := r.client.ListTools(r.t.Context(), nil)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, tool := range list.Tools {
+			resolved, err := parsed(r.t, tool.OutputSchema).Resolve(nil)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.schemas[tool.Name] = resolved
+		}
+	}
+	if err := r.schemas[tool].Validate(res.StructuredContent); err != nil {
+		r.t.Errorf("%s: the result breaks its schema: %v", tool, err)
+	}
+	if !reflect.DeepEqual(res.StructuredContent, any(decoded(r.t, res))) {
+		r.t.Errorf("%s: text and structured content differ", tool)
+	}
+}
+
+// machine creates a machine and returns its name.
+func (r *rig) machine(arguments map[string]any) string {
+	r.t.Helper()
+	all := map[string]any{"image": "alpine:3.20"}
+	for k, v := range arguments {
+		all[k] = v
+	}
+	return r.call("create-machine", all)["machine"].(map[string]any)["name"].(string)
+}
+
+func (r *rig) run(machine, command string) map[string]any {
+	r.t.Helper()
+	return r.call("run-command", map[string]any{"name": machine, "command": command})
+}
+
+func decoded(t testing.TB, res *mcp.CallToolResult) map[string]any {
+	t.Helper()
+	var out map[string]any
+	if err := json.Unmarshal([]byte(res.Content[0].(*mcp.TextContent).Text), &out); err != nil {
+		t.Fatalf("the text is no JSON: %v", err)
+	}
+	return out
+}
+
+func words(res *mcp.CallToolResult) string {
+	var b strings.Builder
+	for _, c := range res.Content {
+		if t, ok := c.(*mcp.TextContent); ok {
+			b.WriteString(t.Text)
+		}
+	}
+	return b.String()
+}
+
+// names are the machines that the fleet has.
+func (r *rig) names() []string {
+	var all []string
+	for _, m := range r.memory.Machines() {
+		all = append(all, m.Name)
+	}
+	return all
+}
+
+// eventually waits until true is reported, and fails the test after 10 s.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !holds(); {
+		if time.Now().After(end) {
+			t.Fatalf("never came true: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks
+	}
+}
+
+type logWriter struct{ t testing.TB }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
