@@ -20,6 +20,7 @@ import (
 const (
 	endBudget     = 8 * time.Second // from the reason to end until the process exits
 	sessionBudget = 7 * time.Second // of it for the machines of the session
+	drainTime     = time.Second     // of it for the last answers, which may find nobody reading
 )
 
 // session is a [tools.Session].
@@ -100,13 +101,13 @@ func (l *life) end(ss *mcp.ServerSession) error {
 	defer cancel()
 	errs := []error{l.session.Close(ctx)}
 	drained := make(chan struct{})
-	go func() { // not waited for past ctx: a call that hears no cancel holds it
+	go func() { // not waited for any longer: a stuck output holds it, or a call that hears no cancel
 		_ = ss.Close() // says only how the streams ended, which we know
 		close(drained)
 	}()
 	select {
 	case <-drained:
-	case <-ctx.Done():
+	case <-time.After(drainTime):
 	}
 	for _, c := range l.closers {
 		if err := c.close(); err != nil {

@@ -65,11 +65,20 @@ type stage struct {
 	feed     *io.PipeWriter
 	signals  chan os.Signal
 	orphaned chan struct{}
+	stuck    chan struct{} // lets a stuckWriter go
+}
+
+// stuckWriter is an output that nobody reads.
+type stuckWriter chan struct{}
+
+func (w stuckWriter) Write(p []byte) (int, error) {
+	<-w
+	return len(p), nil
 }
 
 func newStage(t *testing.T) *stage {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &stage{signals: make(chan os.Signal, 4), orphaned: make(chan struct{})}
+	s := &stage{signals: make(chan os.Signal, 4), orphaned: make(chan struct{}), stuck: make(chan struct{})}
 	server := waiter()
 	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(call context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -165,7 +174,8 @@ func TestLifeCancelsCalls(t *testing.T) {
 }
 
 // Nothing holds the process longer than its budget: not a session, not a
-// call that hears no cancel, not a part that hangs.
+// call that hears no cancel, not an output that nobody reads, not a part that
+// hangs.
 func TestLifeBudget(t *testing.T) {
 	for name, test := range map[string]struct {
 		setUp func(*stage)
@@ -174,7 +184,8 @@ func TestLifeBudget(t *testing.T) {
 		diary string
 	}{
 		"slow session":  {func(s *stage) { s.takes = time.Hour }, sessionBudget, 143, inOrder},
-		"deaf call":     {func(s *stage) { s.say(wait(1, 3600, `,"deaf":true`)) }, sessionBudget, 143, inOrder},
+		"deaf call":     {func(s *stage) { s.say(wait(1, 3600, `,"deaf":true`)) }, drainTime, 143, inOrder},
+		"stuck output":  {func(s *stage) { s.transport.out = stuckWriter(s.stuck); s.say(ping + "\n") }, drainTime, 143, inOrder},
 		"hanging part":  {func(s *stage) { s.closers[1].close = func() error { time.Sleep(time.Hour); return nil } }, endBudget, 143, "session reaper"},
 		"failing parts": {func(s *stage) { s.err = errBroken }, 0, 143, inOrder},
 	} {
@@ -198,12 +209,13 @@ func TestLifeBudget(t *testing.T) {
 				if d := time.Since(start); d != test.want {
 					t.Errorf("took %v, want %v", d, test.want)
 				}
-				if e.code != test.code || (e.err == nil) != (name == "deaf call") {
+				if e.code != test.code || (e.err == nil) != (test.want == drainTime) {
 					t.Errorf("exit code %d, error %v", e.code, e.err)
 				}
 				if got := s.diary.String(); got != test.diary {
 					t.Errorf("closed: %s; want %s", got, test.diary)
 				}
+				close(s.stuck)
 				time.Sleep(2 * time.Hour) // let the abandoned ones go
 			})
 		})
