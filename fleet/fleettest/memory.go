@@ -184,6 +184,11 @@ func (m *Memory) Stop(ctx context.Context, name string, opts fleet.StopOptions) 
 			vm.enter(fleet.Suspended)
 		case vm.State != fleet.Created && vm.State != fleet.Failed:
 			vm.enter(fleet.Stopped)
+			if guest, ok := vm.runner.(interface{ Stop() error }); ok {
+				if err := guest.Stop(); err != nil { // its processes, and /tmp
+					return err
+				}
+			}
 		}
 		got = vm.Machine
 		return nil
