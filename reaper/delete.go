@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"smol-mcp/fleet"
@@ -18,10 +19,10 @@ type work struct {
 }
 
 // deleteAll deletes claimed machines, branches before what they are branches
-// of, and settles the records. It returns what is left and why.
-func (r *Reaper) deleteAll(ctx context.Context, recs []store.Record) (left []store.Record, failures []error, err error) {
+// of, and settles the records.
+func (r *Reaper) deleteAll(ctx context.Context, recs []store.Record) ([]Action, error) {
 	if len(recs) == 0 {
-		return nil, nil, nil
+		return nil, nil
 	}
 	calls, cancel := leaveTime(ctx)
 	defer cancel()
@@ -33,19 +34,21 @@ func (r *Reaper) deleteAll(ctx context.Context, recs []store.Record) (left []sto
 			w.outcome, w.err = r.deleteOne(calls, w, slots)
 		}()
 	}
-	outcomes := make([]store.Outcome, 0, len(jobs))
-	for _, w := range jobs {
+	outcomes := make([]store.Outcome, len(jobs))
+	actions := make([]Action, len(jobs))
+	for i, w := range jobs {
 		<-w.done
-		outcomes = append(outcomes, w.outcome)
-		if w.err != nil {
-			failures = append(failures, w.err)
-		}
+		outcomes[i] = w.outcome
+		actions[i] = Action{Record: w.rec, Result: w.outcome.Result, Err: w.err}
 	}
 	// what came of it has to be written down even when the caller's time is up
 	write, stop := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
 	defer stop()
-	left, err = r.st.Settle(write, outcomes...)
-	return left, failures, err
+	left, err := r.st.Settle(write, outcomes...)
+	for i := range actions {
+		actions[i].Left = slices.ContainsFunc(left, func(rec store.Record) bool { return rec.UID == actions[i].Record.UID })
+	}
+	return actions, err
 }
 
 // leaveTime returns a context that ends early enough before ctx to settle.

@@ -39,6 +39,7 @@ type Options struct {
 const (
 	firstSweep = time.Second      // after Start
 	sweepEvery = 10 * time.Second // give or take a fifth
+	tendEvery  = 10 * time.Minute // comparisons of ledger and records
 	claimLimit = 16               // records of one sweep
 	parallel   = 8                // deletions at once
 	settleTime = time.Second      // kept from a deadline to write down what came of it
@@ -94,6 +95,7 @@ func (r *Reaper) Close() {
 
 func (r *Reaper) run(ctx context.Context) {
 	next := firstSweep
+	var tended time.Time
 	for {
 		timer := time.NewTimer(next)
 		select {
@@ -102,6 +104,12 @@ func (r *Reaper) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
+		if time.Since(tended) > tendEvery {
+			tended = time.Now()
+			if err := r.st.Tend(ctx); err != nil && ctx.Err() == nil {
+				r.opts.Log.Warn("compare ledger and records", "err", err)
+			}
+		}
 		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
 			r.opts.Log.Warn("sweep", "err", err)
 		}
@@ -109,17 +117,46 @@ func (r *Reaper) run(ctx context.Context) {
 	}
 }
 
-// Sweep deletes what is due and returns what it could not delete yet.
-func (r *Reaper) Sweep(ctx context.Context) ([]store.Record, error) {
-	claimed, err := r.st.Claim(ctx, store.Claims{Limit: claimLimit, Wanted: r.wanted})
+// Action is what came of the deletion of one machine.
+type Action struct {
+	Record store.Record
+	Result store.Result
+	Err    error // of a deletion that is not done, or that found another machine
+	Left   bool  // it stays recorded for a later sweep
+}
+
+// Sweep deletes what is due.
+func (r *Reaper) Sweep(ctx context.Context) ([]Action, error) {
+	return r.sweep(ctx, store.Claims{Limit: claimLimit, Wanted: r.wanted})
+}
+
+// Collect is a sweep that a person asked for: it does not wait for the time of
+// the next attempt, nor, with noGrace, for crashed sessions to come back.
+func (r *Reaper) Collect(ctx context.Context, noGrace bool) ([]Action, error) {
+	if err := r.st.Tend(ctx); err != nil {
+		return nil, err
+	}
+	c := store.Claims{Wanted: r.wanted, NoGrace: noGrace, Again: true}
+	var all []Action
+	for {
+		actions, err := r.sweep(ctx, c)
+		all = append(all, actions...)
+		if err != nil || len(actions) == 0 || ctx.Err() != nil {
+			return all, err
+		}
+		c.Again = false // each once, and then what had to wait for them
+	}
+}
+
+func (r *Reaper) sweep(ctx context.Context, c store.Claims) ([]Action, error) {
+	claimed, err := r.st.Claim(ctx, c)
 	if err != nil || len(claimed) == 0 {
 		return nil, err
 	}
 	for _, rec := range claimed {
 		r.opts.Log.Info("deleting what an ended session left", "target", rec.Target, "machine", rec.Name)
 	}
-	left, _, err := r.deleteAll(ctx, claimed)
-	return left, err
+	return r.deleteAll(ctx, claimed)
 }
 
 // wanted reports whether sweeps can do something for a target now.
@@ -139,8 +176,11 @@ func (r *Reaper) Remove(ctx context.Context, recs ...store.Record) error {
 		r.opts.Log.Warn("deleting without a claim", "err", err)
 		claimed = recs
 	}
-	_, failures, settleErr := r.deleteAll(ctx, claimed)
-	errs := append(failures, settleErr)
+	actions, err := r.deleteAll(ctx, claimed)
+	errs := []error{err}
+	for _, a := range actions {
+		errs = append(errs, a.Err)
+	}
 	for _, rec := range busy {
 		errs = append(errs, r.await(ctx, rec))
 	}

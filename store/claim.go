@@ -57,17 +57,22 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 		return nil, err
 	}
 	var claimed, expired []Record
+	var files []string
 	err = s.update(ctx, func(t *tx) (err error) {
 		if err := t.markDead(look.dead, look.missing, look.found); err != nil {
 			return err
 		}
-		claimed, expired, err = s.claimDue(t, c)
+		if claimed, expired, err = s.claimDue(t, c); err != nil {
+			return err
+		}
+		files, err = t.tidyInstances()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	failpoint("claim")
+	s.removeLocks(files)
 	for _, r := range expired {
 		if err := s.dropLedger(r.UID); err != nil {
 			s.opts.Log.Warn("ledger", "err", err)
@@ -262,7 +267,7 @@ func (s *Store) claimDue(t *tx, c Claims) (claimed, expired []Record, err error)
 		}
 		claimed = append(claimed, r)
 	}
-	return claimed, expired, t.tidyInstances()
+	return claimed, expired, nil
 }
 
 // dueKeys returns the machines whose due time has come, or that a person does
@@ -373,23 +378,4 @@ func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []R
 		s.hold(r.UID)
 	}
 	return claimed, busy, nil
-}
-
-// tidyInstances drops the rows of dead processes to which nothing refers.
-func (t *tx) tidyInstances() error {
-	var idle []string
-	err := t.eachInstance(func(id string, row instance) error {
-		if !row.Dead {
-			return nil
-		}
-		refers, err := t.refersTo(id)
-		if err == nil && !refers {
-			idle = append(idle, id)
-		}
-		return err
-	})
-	for _, id := range idle {
-		err = errors.Join(err, t.drop(bInstances, []byte(id)))
-	}
-	return err
 }

@@ -216,6 +216,41 @@ func (t *tx) eachSession(fn func(id string, row session) error) error {
 	return nil
 }
 
+// tidyInstances drops the rows of dead processes to which nothing refers, and
+// returns their lock files.
+func (t *tx) tidyInstances() (files []string, err error) {
+	idle := make(map[string]string)
+	err = t.eachInstance(func(id string, row instance) error {
+		if !row.Dead {
+			return nil
+		}
+		refers, err := t.refersTo(id)
+		if err == nil && !refers {
+			idle[id] = row.File
+		}
+		return err
+	})
+	for id, file := range idle {
+		err = errors.Join(err, t.drop(bInstances, []byte(id)))
+		if file != "" {
+			files = append(files, file)
+		}
+	}
+	return files, err
+}
+
+// removeLocks removes lock files of dead processes that are not needed as a
+// proof any more.
+func (s *Store) removeLocks(files []string) {
+	s.placeMu.Lock()
+	defer s.placeMu.Unlock()
+	for _, name := range files {
+		if s.root != nil {
+			removeFree(s.root, instDir+"/"+name)
+		}
+	}
+}
+
 // verdict is what can be proven about a process.
 type verdict int
 

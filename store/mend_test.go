@@ -38,7 +38,7 @@ func TestDamagedFileIsBuiltAnew(t *testing.T) {
 			ready(t, crashed.NewSession("stdio", "crashed"), wish("mcp-crashed"))
 			live := p.open(t, noGrace).NewSession("stdio", "live")
 			rec := ready(t, live, wish("mcp-live"))
-			crashed.Crash()
+			check(t, crashed.Abort())
 			damage(t, p.db())
 
 			st := p.open(t, noGrace)
@@ -130,7 +130,7 @@ func bootedOnce(t *testing.T, change ...func(*store.Options)) (places, store.Rec
 	rec := ready(t, s, wish("mcp-a"))
 	_, err := s.Intend(t.Context(), store.Wish{Target: "local", Name: "kept", Kind: store.Persistent})
 	check(t, err)
-	before.Crash()
+	check(t, before.Abort())
 	return p, rec
 }
 

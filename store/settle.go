@@ -37,6 +37,7 @@ const (
 // those that are not done with.
 func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, error) {
 	var left, done []Record
+	var files []string
 	err := s.update(ctx, func(t *tx) error {
 		left, done = nil, nil
 		for _, o := range outcomes {
@@ -55,7 +56,9 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 				left = append(left, r)
 			}
 		}
-		return nil
+		var err error
+		files, err = t.tidyInstances()
+		return err
 	})
 	for _, o := range outcomes {
 		s.release(o.Record.UID)
@@ -64,6 +67,7 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 		return nil, err
 	}
 	failpoint("settle")
+	s.removeLocks(files)
 	for _, r := range done {
 		err = errors.Join(err, s.dropLedger(r.UID))
 	}
@@ -134,4 +138,3 @@ func backoff(attempts int) time.Duration {
 	}
 	return d - d/8 + jitter(d/4)
 }
-

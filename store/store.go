@@ -250,6 +250,20 @@ func (s *Store) Notices(ctx context.Context) ([]Notice, error) {
 	return all, err
 }
 
+// Abort lets go of everything as the death of the process would: nothing is
+// written, and what its sessions had is left for others to find.
+func (s *Store) Abort() error {
+	s.queue.close()
+	s.mu.Lock()
+	life := s.life
+	s.life = nil
+	s.mu.Unlock()
+	if life == nil {
+		return nil
+	}
+	return life.Close()
+}
+
 // Close lets go of everything. Sessions that were not ended stay as those of a
 // crashed process.
 func (s *Store) Close() error {

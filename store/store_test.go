@@ -98,7 +98,7 @@ func TestCrashedOwner(t *testing.T) {
 	p := newPlaces(t)
 	crashed := p.open(t)
 	ready(t, crashed.NewSession("stdio", "first"), wish("mcp-a"))
-	crashed.Crash()
+	check(t, crashed.Abort())
 
 	st := p.open(t, func(o *store.Options) { o.CrashGrace = -1 })
 	s := st.NewSession("stdio", "second")

@@ -1,0 +1,213 @@
+package reaper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/rpc"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"smol-mcp/fleet"
+)
+
+// world is a fleet in memory, in which a test sees and arranges everything. Other
+// processes reach it over a socket.
+type world struct {
+	mu       sync.Mutex
+	machines map[string]machine
+	calls    []string // "create mcp-a", "delete mcp-a 200", ...
+	serial   int
+
+	// before is called for each request, without the lock; what it returns is
+	// the answer. after is called when the work was done, and can hide that.
+	before, after func(op, name string) error
+}
+
+type machine struct {
+	Serial  int
+	Created time.Time
+	Parent  string
+}
+
+func newWorld() *world { return &world{machines: make(map[string]machine)} }
+
+func hook(fn func(op, name string) error, op, name string) error {
+	if fn == nil {
+		return nil
+	}
+	return fn(op, name)
+}
+
+func (w *world) do(op, name string, work func() error) error {
+	if err := hook(w.before, op, name); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	err := work()
+	w.calls = append(w.calls, fmt.Sprintf("%s %s %v", op, name, fleet.CodeOf(err)))
+	w.mu.Unlock()
+	if lost := hook(w.after, op, name); lost != nil {
+		return lost
+	}
+	return err
+}
+
+func notFound(name string) error {
+	return fleet.Errorf(fleet.CodeNotFound, "machine "+name, "not found")
+}
+
+func (w *world) create(name, parent string) (m fleet.Machine, err error) {
+	err = w.do("create", name, func() error {
+		if _, ok := w.machines[name]; ok {
+			return fleet.Errorf(fleet.CodeConflict, "create "+name, "it exists")
+		}
+		w.serial++
+		// one made later is told apart by its time, in whole seconds
+		made := machine{w.serial, time.Unix(1_700_000_000+int64(10*w.serial), 0), parent}
+		w.machines[name] = made
+		m = fleet.Machine{ID: name, Name: name, CreatedAt: made.Created}
+		return nil
+	})
+	return m, err
+}
+
+func (w *world) Get(ctx context.Context, name string) (m fleet.Machine, err error) {
+	err = w.do("get", name, func() error {
+		found, ok := w.machines[name]
+		if !ok {
+			return notFound(name)
+		}
+		m = fleet.Machine{ID: name, Name: name, State: fleet.Running, CreatedAt: found.Created}
+		return nil
+	})
+	return m, err
+}
+
+func (w *world) Delete(ctx context.Context, name string) (fleet.Deletion, error) {
+	if err := ctx.Err(); err != nil {
+		return fleet.Deletion{}, err
+	}
+	return fleet.Deletion{}, w.do("delete", name, func() error {
+		if _, ok := w.machines[name]; !ok {
+			return notFound(name)
+		}
+		for child, m := range w.machines {
+			if m.Parent == name {
+				return fleet.Errorf(fleet.CodeConflict, "delete "+name, "it has the branch %s", child)
+			}
+		}
+		delete(w.machines, name)
+		return nil
+	})
+}
+
+func (w *world) names() map[string]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make(map[string]int)
+	for name, m := range w.machines {
+		all[name] = m.Serial
+	}
+	return all
+}
+
+// The same over a socket.
+
+// Request and Reply are what workers and the world say to each other.
+type (
+	Request struct{ Op, Name, Parent string }
+	Reply   struct {
+		Machine   fleet.Machine
+		Code      fleet.Code
+		Why       string
+		MaybeDone bool
+	}
+)
+
+// Server is the world as net/rpc wants it.
+type Server struct{ w *world }
+
+// Do carries out a request.
+func (s *Server) Do(req Request, rep *Reply) error {
+	var err error
+	switch req.Op {
+	case "create":
+		rep.Machine, err = s.w.create(req.Name, req.Parent)
+	case "get":
+		rep.Machine, err = s.w.Get(context.Background(), req.Name)
+	case "delete":
+		_, err = s.w.Delete(context.Background(), req.Name)
+	}
+	if err != nil {
+		rep.Code, rep.Why, rep.MaybeDone = fleet.CodeOf(err), err.Error(), fleet.MaybeDone(err)
+	}
+	return nil
+}
+
+// serve makes the world reachable and returns its socket.
+func (w *world) serve(t testing.TB) string {
+	t.Helper()
+	sock := filepath.Join(t.TempDir(), "w")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	srv := rpc.NewServer()
+	if err := srv.Register(&Server{w}); err != nil {
+		t.Fatal(err)
+	}
+	go srv.Accept(l)
+	return sock
+}
+
+// remote is the world as another process sees it.
+type remote struct {
+	client *rpc.Client
+	point  func(string) // a failpoint before and after each request that changes something
+}
+
+func dialWorld(sock string, point func(string)) (*remote, error) {
+	c, err := rpc.Dial("unix", sock)
+	return &remote{c, point}, err
+}
+
+func (r *remote) do(ctx context.Context, op, name, parent string) (fleet.Machine, error) {
+	if op != "get" {
+		r.point(op + "-before")
+	}
+	var rep Reply
+	call := r.client.Go("Server.Do", Request{op, name, parent}, &rep, make(chan *rpc.Call, 1))
+	select {
+	case <-ctx.Done():
+		return fleet.Machine{}, &fleet.Error{Code: fleet.CodeTimeout, Op: op + " " + name, MaybeDone: true, Err: ctx.Err()}
+	case <-call.Done:
+	}
+	if op != "get" {
+		r.point(op + "-after")
+	}
+	if call.Error != nil {
+		return fleet.Machine{}, &fleet.Error{Code: fleet.CodeUnreachable, Op: op + " " + name, MaybeDone: true, Err: call.Error}
+	}
+	if rep.Code != "" {
+		return fleet.Machine{}, &fleet.Error{Code: rep.Code, Op: op + " " + name, Why: rep.Why, MaybeDone: rep.MaybeDone}
+	}
+	return rep.Machine, nil
+}
+
+func (r *remote) Get(ctx context.Context, name string) (fleet.Machine, error) {
+	return r.do(ctx, "get", name, "")
+}
+
+func (r *remote) Delete(ctx context.Context, name string) (fleet.Deletion, error) {
+	_, err := r.do(ctx, "delete", name, "")
+	return fleet.Deletion{}, err
+}
+
+var errLost = &fleet.Error{Code: fleet.CodeUnreachable, Op: "request", Why: "connection reset", MaybeDone: true}
+
+var errServer = errors.Join(&fleet.Error{Code: fleet.CodeInternal, Op: "request", Why: "500"})
