@@ -84,11 +84,12 @@ func (o output) ends(budget, chars int) (head, tail []byte) {
 func fit(b []byte, limit, chars int) int {
 	used := 0
 	for i := 0; i < limit; {
-		n := 1
+		n, cost := 1, jsonCost(b[i])
 		if b[i] >= utf8.RuneSelf {
 			_, n = utf8.DecodeRune(b[i:])
+			cost = n
 		}
-		used += jsonCost(b[i])
+		used += cost
 		if used > chars || i+n > limit {
 			return i
 		}
@@ -110,7 +111,7 @@ func jsonCost(c byte) int {
 	switch {
 	case c == '"' || c == '\\' || c == '\n' || c == '\r' || c == '\t' || c == '\b' || c == '\f':
 		return 2
-	case c < ' ' || c == 0x7f:
+	case c < ' ':
 		return 6
 	}
 	return 1
