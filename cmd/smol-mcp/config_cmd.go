@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -14,6 +16,9 @@ func runConfig(c *call) error {
 		return err
 	}
 	table := settings(&r.Config)
+	for _, stray := range strays(os.Environ(), table) {
+		say(c.stderr, stray+" is set and is no setting of this build", "")
+	}
 	if c.has("json") {
 		return printConfigJSON(c, r, table)
 	}
@@ -26,6 +31,21 @@ func runConfig(c *call) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", s.key, value, r.origins[i])
 	}
 	return w.Flush()
+}
+
+// strays returns the variables that look like settings and are none, which
+// are easily typing errors.
+func strays(environ []string, table []setting) []string {
+	var found []string
+	for _, word := range environ {
+		name, _, _ := strings.Cut(word, "=")
+		known := name == "SMOL_MCP_CONFIG" || slices.ContainsFunc(table, func(s setting) bool { return s.env == name })
+		if strings.HasPrefix(name, "SMOL_MCP_") && !known {
+			found = append(found, name)
+		}
+	}
+	slices.Sort(found)
+	return found
 }
 
 func printConfigJSON(c *call, r *resolved, table []setting) error {
