@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	bolt "go.etcd.io/bbolt"
@@ -169,8 +170,7 @@ func (s *Store) createDB(root *os.Root) error {
 // buildDB makes a whole database under a temporary name, so that nobody ever
 // sees a half-made one, and returns that name.
 func (s *Store) buildDB(root *os.Root, fill func(*tx) error) (string, error) {
-	temp := dbName + ".tmp-" + newID()
-	f, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, temp, err := lockedTemp(root, dbName)
 	if err != nil {
 		return "", dbError(fmt.Errorf("make %s: %w", dbName, err))
 	}
@@ -203,15 +203,15 @@ func withNewDB(f *os.File, fn func(*bolt.DB) error) (err error) {
 	return useDB(f, fn)
 }
 
-// dropTemporaries removes half-made files of dead makers.
+// dropTemporaries removes what makers of name left half-made.
 func dropTemporaries(root *os.Root, name string) {
-	entries, err := fs.ReadDir(root.FS(), ".")
+	files, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return
 	}
-	for _, e := range entries {
-		if len(e.Name()) > len(name)+5 && e.Name()[:len(name)+5] == name+".tmp-" {
-			root.Remove(e.Name())
+	for _, f := range files {
+		if strings.HasPrefix(f.Name(), name+tempMark) {
+			root.Remove(f.Name())
 		}
 	}
 }

@@ -77,3 +77,6 @@ func syncDir(root *os.Root) error {
 	defer d.Close()
 	return d.Sync()
 }
+
+// rename gives the open file f, which is named from, another name.
+func rename(root *os.Root, _ *os.File, from, to string) error { return root.Rename(from, to) }

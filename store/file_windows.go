@@ -48,4 +48,11 @@ func fileID(f *os.File) (string, error) {
 	return fmt.Sprintf("%d:%d:%d", info.VolumeSerialNumber, info.FileIndexHigh, info.FileIndexLow), nil
 }
 
+// rename gives the open file f, which is named from, another name. An open file
+// cannot be renamed, so f is closed.
+func rename(root *os.Root, f *os.File, from, to string) error {
+	f.Close()
+	return root.Rename(from, to)
+}
+
 func syncDir(*os.Root) error { return nil } // the file system's journal does it

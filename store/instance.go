@@ -31,7 +31,7 @@ func (s *Store) enter() error {
 	}
 	name := s.id
 	if s.life != nil { // wiped under us: a new file is a new lock, under a new name
-		name = s.id + "." + newID()[24:]
+		name = s.id + "-" + newID()[24:]
 	}
 	f, err := lockedFile(root, name, s.instance())
 	if err != nil {
@@ -67,32 +67,50 @@ func (s *Store) lifeThere(root *os.Root) bool {
 // lockedFile makes inst/name so that it is locked before it has that name. Its
 // content is for people.
 func lockedFile(root *os.Root, name string, content instance) (*os.File, error) {
-	temp := instDir + "/.tmp-" + name
-	f, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, temp, err := lockedTemp(root, instDir+"/"+name)
 	if err != nil {
 		return nil, err
 	}
-	err = func() error {
-		if ok, err := lockTry(f, true); err != nil || !ok {
-			return fmt.Errorf("lock %s: %w", temp, errors.Join(err, ErrPlace))
-		}
-		content.File = name
-		data, err := json.Marshal(content)
-		if err != nil {
-			return err
-		}
-		if _, err := f.Write(append(data, '\n')); err != nil {
-			return err
-		}
+	content.File = name
+	data, err := json.Marshal(content)
+	if err == nil {
+		_, err = f.Write(append(data, '\n'))
+	}
+	if err == nil {
 		failpoint("inst-rename")
-		return root.Rename(temp, instDir+"/"+name)
-	}()
+		err = root.Rename(temp, instDir+"/"+name)
+	}
 	if err != nil {
 		f.Close()
 		root.Remove(temp)
 		return nil, err
 	}
 	return f, nil
+}
+
+// tempMark is in the name of every half-made file.
+const tempMark = ".tmp-"
+
+// lockedTemp makes a file beside name, to be renamed to it, and locks it: an
+// unlocked one is that of a dead maker, which anybody may remove.
+func lockedTemp(root *os.Root, name string) (*os.File, string, error) {
+	for {
+		temp := name + tempMark + newID()
+		f, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return nil, "", err
+		}
+		locked, err := lockTry(f, true)
+		if err != nil {
+			f.Close()
+			root.Remove(temp)
+			return nil, "", err
+		}
+		if _, err := root.Lstat(temp); locked && err == nil {
+			return f, temp, nil
+		}
+		f.Close() // taken for a dead maker's just before it was locked
+	}
 }
 
 // instance describes this process.

@@ -99,25 +99,21 @@ func (s *Store) updateLedger(r Record) {
 	}
 }
 
-func writeSynced(root *os.Root, name string, data []byte) (err error) {
-	temp := name + ".tmp"
-	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+// writeSynced makes or replaces a file so that it survives a power loss.
+func writeSynced(root *os.Root, name string, data []byte) error {
+	f, temp, err := lockedTemp(root, name)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			root.Remove(temp)
-		}
-	}()
 	_, err = f.Write(data)
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+	if err == nil {
+		err = rename(root, f, temp, name)
 	}
-	if err := root.Rename(temp, name); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
+		root.Remove(temp)
 		return err
 	}
 	return syncDir(root)

@@ -14,6 +14,9 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
+// badMark is in the name of a file that was set aside.
+const badMark = ".bad-"
+
 // mendable reports whether a new state.db helps against err.
 func mendable(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, errOtherBoot) }
 
@@ -54,7 +57,7 @@ func (s *Store) mend(cause error) error {
 		return err
 	}
 	defer root.Remove(temp)
-	aside := dbName + ".bad-" + newID()
+	aside := dbName + badMark + newID()
 	if err := root.Link(dbName, aside); err != nil {
 		return fmt.Errorf("%w; it cannot be set aside: %w", ErrCorrupt, err)
 	}
@@ -99,7 +102,7 @@ func readRows(f *os.File) ([]Record, bootRow, error) {
 
 // withCopy runs fn on a copy of a locked state.db: bbolt unlocks what it closes.
 func withCopy(f *os.File, fn func(*bolt.DB) error) error {
-	temp, err := os.CreateTemp(filepath.Dir(f.Name()), dbName+".tmp-")
+	temp, err := os.CreateTemp(filepath.Dir(f.Name()), dbName+tempMark)
 	if err != nil {
 		return dbError(err)
 	}

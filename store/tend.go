@@ -21,8 +21,14 @@ const secondLook = time.Second
 // small again. Servers call it now and then, gc always.
 func (s *Store) Tend(ctx context.Context) error {
 	known, err := s.known()
-	if err != nil || !known {
+	if err != nil {
 		return err
+	}
+	s.placeMu.Lock()
+	tidyTemps(s.root)
+	s.placeMu.Unlock()
+	if !known {
+		return nil
 	}
 	return errors.Join(s.reconcile(ctx), s.tidyFiles(ctx), s.compact(ctx))
 }
@@ -89,11 +95,7 @@ func (s *Store) unrecorded(ctx context.Context) ([]imported, error) {
 	}), nil
 }
 
-// tempAge is how old a half-made file must be to be nobody's.
-const tempAge = time.Hour
-
-// tidyFiles removes the lock files of dead processes to which nothing refers,
-// and half-made files.
+// tidyFiles removes the lock files of dead processes to which nothing refers.
 func (s *Store) tidyFiles(ctx context.Context) error {
 	needed := make(map[string]bool)
 	err := s.view(ctx, func(t *tx) error {
@@ -124,31 +126,29 @@ func (s *Store) tidyFiles(ctx context.Context) error {
 		return err
 	}
 	for _, f := range files {
-		if name := f.Name(); !needed[name] && (!strings.HasPrefix(name, ".tmp-") || old(f)) {
-			removeFree(root, instDir+"/"+name)
+		if !needed[f.Name()] {
+			removeFree(root, instDir+"/"+f.Name())
 		}
 	}
-	for dir, mark := range map[*os.Root]string{root: dbName + ".", ledger: ".tmp"} {
-		files, err := fs.ReadDir(dir.FS(), ".")
-		if err != nil {
-			return err
-		}
-		for _, f := range files {
-			if strings.Contains(f.Name(), mark) && old(f) {
-				dir.Remove(f.Name())
-			}
-		}
-	}
+	tidyTemps(ledger)
 	return nil
 }
 
-func old(e fs.DirEntry) bool {
-	fi, err := e.Info()
-	return err == nil && time.Since(fi.ModTime()) > tempAge
+// tidyTemps removes files whose makers died over them.
+func tidyTemps(dir *os.Root) {
+	files, err := fs.ReadDir(dir.FS(), ".")
+	if err != nil {
+		return
+	}
+	for _, f := range files {
+		if strings.Contains(f.Name(), tempMark) || strings.Contains(f.Name(), badMark) {
+			removeFree(dir, f.Name())
+		}
+	}
 }
 
-// removeFree removes a lock file while it holds its lock, so only when its
-// process is dead.
+// removeFree removes a file while it holds its lock, so only when whoever made
+// it is dead.
 func removeFree(root *os.Root, name string) {
 	f, err := root.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
@@ -177,8 +177,7 @@ func (s *Store) compact(ctx context.Context) error {
 		if err != nil || used > fi.Size()/4 {
 			return err
 		}
-		temp := dbName + ".tmp-" + newID()
-		out, err := root.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		out, temp, err := lockedTemp(root, dbName)
 		if err != nil {
 			return dbError(err)
 		}
