@@ -78,3 +78,33 @@ func hits(rule int, name string) int64 {
 	c, _ := counters.LoadOrStore(strconv.Itoa(rule)+name, new(atomic.Int64))
 	return c.(*atomic.Int64).Add(1)
 }
+
+// With SMOL_MCP_FP_HEARTBEAT=DURATION a process is dead when its lock file was
+// not touched for that long. It is the negative control of the soak: a stopped process
+// is taken for dead.
+var silence = sync.OnceValue(func() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv("SMOL_MCP_FP_HEARTBEAT"))
+	return d
+})
+
+func heartbeat(f *os.File) {
+	if silence() == 0 {
+		return
+	}
+	go func() {
+		for os.Chtimes(f.Name(), time.Now(), time.Now()) == nil {
+			time.Sleep(silence() / 6)
+		}
+	}()
+}
+
+func byHeartbeat(f *os.File) (verdict, bool) {
+	fi, err := f.Stat()
+	if silence() == 0 || err != nil {
+		return 0, false
+	}
+	if time.Since(fi.ModTime()) > silence() {
+		return dead, true
+	}
+	return alive, true
+}

@@ -39,6 +39,7 @@ func (s *Store) enter() error {
 	}
 	// the old file, if any, stays open and locked: whoever still sees it sees us
 	s.life, s.lifeName = f, name
+	heartbeat(f)
 	return nil
 }
 
@@ -326,6 +327,9 @@ func probe(root *os.Root, row instance) verdict {
 		return unproven
 	} else if id != row.Lock {
 		return missing
+	}
+	if v, ok := byHeartbeat(f); ok {
+		return v
 	}
 	free, err := lockTry(f, false)
 	switch {
