@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"runtime/debug"
 	"strings"
+	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -32,13 +33,30 @@ func (s *Session) newServer() *mcp.Server {
 		},
 		CompletionHandler: s.complete,
 	})
-	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics)
-	for _, t := range table(s.opts.Limits) {
-		server.AddTool(t.definition(), s.handler(t))
-	}
-	s.addResources(server)
-	addPrompts(server)
+	equip := sync.OnceFunc(func() {
+		for _, t := range table(s.opts.Limits) {
+			server.AddTool(t.definition(), s.handler(t))
+		}
+		s.addResources(server)
+		addPrompts(server)
+	})
+	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, onFirstUse(equip))
 	return server
+}
+
+// onFirstUse keeps work off the way to the answer that opens a session: adding
+// the tools takes milliseconds, since the SDK reads each schema.
+func onFirstUse(equip func()) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			switch method {
+			case "initialize", "server/discover", "ping", "notifications/initialized":
+			default:
+				equip()
+			}
+			return next(ctx, method, req)
+		}
+	}
 }
 
 // instructions are what concerns several tools at once; at most 2,048
