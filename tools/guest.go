@@ -139,7 +139,7 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 			c.contacts.noteNoShell(name)
 			return reply{}, errNoShell
 		}
-		return reply{started: !ran}, err
+		return reply{started: !ran}, notLoaded(name, err)
 	}
 	r, up, err := parseReply(res)
 	if err != nil {
@@ -148,12 +148,24 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 			return reply{}, errNoShell
 		}
 		return reply{}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,
-			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr)))}
+			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr))), MaybeDone: true}
 	}
 	known := c.contacts.known(name)
 	c.contacts.met(name)
 	r.started = !ran || known && !up
 	return r, nil
+}
+
+// notLoaded explains a machine that the fleet shows and yet does not find:
+// smolvm serves machines that others made only once it has started them.
+func notLoaded(name string, err error) error {
+	var e *fleet.Error
+	if !errors.As(err, &e) || e.Code != fleet.CodeNotFound || e.Next != "" {
+		return err
+	}
+	hinted := *e
+	hinted.Next = "if list-machines shows " + name + ", another program made it: call start-machine once, then again"
+	return &hinted
 }
 
 // isNoShell recognises the texts with which an engine or its container runtime

@@ -87,7 +87,7 @@ func (c *call) attempt(ctx context.Context, name, id string, j job) (ending, err
 	case errors.Is(err, errNoShell):
 		return c.runDirect(ctx, name, j)
 	case err != nil:
-		return c.unseen(ctx, waiting, name, e, err)
+		return c.unseen(ctx, waiting, name, j, e, err)
 	}
 	return c.settle(ctx, name, j, e, r)
 }
@@ -130,7 +130,7 @@ func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply
 const exitTimeout = 124
 
 // unseen decides what became of a job when the answer did not come.
-func (c *call) unseen(ctx, waiting context.Context, name string, e ending, err error) (ending, error) {
+func (c *call) unseen(ctx, waiting context.Context, name string, j job, e ending, err error) (ending, error) {
 	switch {
 	case ctx.Err() != nil:
 		if stopWanted(ctx) {
@@ -147,6 +147,9 @@ func (c *call) unseen(ctx, waiting context.Context, name string, e ending, err e
 	e, err = c.collect(ctx, name, e)
 	if err != nil || e.code != nil {
 		return e, err
+	}
+	if e.timedOut = e.took >= j.timeout; e.timedOut {
+		return e, nil
 	}
 	e.running = true
 	if file := e.outputs[0].path; file != "" {

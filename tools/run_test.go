@@ -218,6 +218,32 @@ func TestLostExecReply(t *testing.T) {
 	}
 }
 
+// A guest that says nothing at all after its time-out is still asked for what was printed.
+func TestSilentTimeout(t *testing.T) {
+	var guests func(machine string) (fleettest.Runner, error)
+	r := newRig(t, rigOptions{memory: fleettest.MemoryOptions{Guest: func(machine string) (fleettest.Runner, error) {
+		runner, err := guests(machine)
+		return silent{runner.(*fleettest.Guest)}, err
+	}}})
+	guests = fleettest.Guests(t, fleettest.GuestOptions{})
+	name := r.machine(nil)
+	ran := r.call("run-command", map[string]any{"name": name, "command": "echo early; sleep 60", "timeoutSecs": 1})
+	if ran["timedOut"] != true || ran["exitCode"] != nil || ran["running"] != false || ran["stdout"] != "early\n" {
+		t.Errorf("ran: %v", ran)
+	}
+}
+
+// silent is a guest whose killed commands leave nothing of their output.
+type silent struct{ *fleettest.Guest }
+
+func (s silent) Exec(ctx context.Context, cmd fleet.Command) (fleet.Result, error) {
+	res, err := s.Guest.Exec(ctx, cmd)
+	if res.ExitCode == 124 {
+		res.Stdout, res.Stderr = nil, nil
+	}
+	return res, err
+}
+
 // A cancelled command is stopped with everything it started.
 func TestCancelStopsTheCommand(t *testing.T) {
 	r := newRig(t, rigOptions{})
