@@ -3,6 +3,7 @@ package fleettest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,6 +21,10 @@ import (
 //	smolvm serve start [--listen unix://PATH|PATH|HOST:PORT]
 //	smolvm serve openapi
 //	smolvm --version
+//	smol-engine serve [--listen ...]
+//
+// The last is a fake of the built-in engine: it says so in its health and
+// needs no second port.
 //
 // It keeps its machines, faults.json, requests.log and starts.log (a
 // [SmolvmStart] per line) in $SMOLVM_DATA_DIR. These variables change how it behaves:
@@ -28,6 +33,7 @@ import (
 //	SMOLVM_FAKE_BOOT_MS       how long a machine takes to start
 //	SMOLVM_FAKE_READY_MS      how long the server takes to listen
 //	SMOLVM_FAKE_FAIL_STARTS   the first so many starts of the server fail (counted in the data directory)
+//	SMOLVM_FAKE_PORT_TAKEN    the first so many starts fail as if their second port was taken
 //	SMOLVM_FAKE_DIE_READY     the first so many starts die after the ready line and one answer
 //	SMOLVM_FAKE_HANG          accept connections and never answer
 //	SMOLVM_FAKE_IGNORE_TERM   live on after SIGTERM
@@ -43,8 +49,12 @@ func SmolvmMain(args []string, stdout, stderr io.Writer) int {
 		b, _ := json.MarshalIndent(openAPI(p.version()), "", "  ")
 		fmt.Fprintf(stdout, "%s\n", b)
 		return 0
-	case strings.HasPrefix(line, "serve start"):
-		if err := p.serve(args[2:]); err != nil {
+	case strings.HasPrefix(line, "serve start"), strings.HasPrefix(line, "serve -"):
+		args = args[1:]
+		if p.builtin = args[0] != "start"; !p.builtin {
+			args = args[1:]
+		}
+		if err := p.serve(args); err != nil {
 			fmt.Fprintln(stderr, "Error: "+err.Error())
 			return 1
 		}
@@ -58,6 +68,7 @@ func SmolvmMain(args []string, stdout, stderr io.Writer) int {
 type smolvmProgram struct {
 	stdout, stderr io.Writer
 	data           string
+	builtin        bool // play the built-in engine
 }
 
 func (p *smolvmProgram) version() string {
@@ -118,11 +129,13 @@ func (p *smolvmProgram) serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	rollout, err := bindRollout()
-	if err != nil {
-		return err
+	if !p.builtin {
+		rollout, err := bindRollout(nth <= knob("PORT_TAKEN"))
+		if err != nil {
+			return err
+		}
+		defer rollout.Close()
 	}
-	defer rollout.Close()
 	time.Sleep(time.Duration(knob("READY_MS")) * time.Millisecond) // a slow start is what was asked for
 	return p.listen(network, addr, nth <= knob("DIE_READY"))
 }
@@ -156,12 +169,15 @@ func listenAddress(args []string) (network, addr string, err error) {
 }
 
 // bindRollout takes the second port that every smolvm serve needs.
-func bindRollout() (net.Listener, error) {
+func bindRollout(taken bool) (net.Listener, error) {
 	port := "10081"
 	if v := os.Getenv("SMOLVM_GUEST_ROLLOUT_HOST_PORT"); v != "" {
 		port = v
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:"+port)
+	if err == nil && taken {
+		err = errors.Join(errors.New("told so"), l.Close())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("config operation failed: bind guest rollout ingress: 127.0.0.1:%s: Address already in use (os error 98)", port)
 	}
@@ -185,6 +201,7 @@ func (p *smolvmProgram) listen(network, addr string, die bool) error {
 	if err != nil {
 		return err
 	}
+	server.builtin = p.builtin
 	if n := len(server.machines); n > 0 {
 		fmt.Fprintf(p.stdout, "Reconnected to %d existing machine(es)\n", n)
 	}
@@ -231,7 +248,7 @@ func describeProcess() SmolvmStart {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
 		to, err := os.Readlink("/proc/self/fd/" + e.Name())
-		if err == nil && !strings.HasPrefix(to, "anon_inode:[event") { // the runtime's own
+		if err == nil && !strings.HasPrefix(to, "anon_inode:[event") && !strings.HasPrefix(to, "/sys/fs/cgroup/") { // the runtime's own
 			s.Files = append(s.Files, e.Name()+" "+to)
 		}
 	}

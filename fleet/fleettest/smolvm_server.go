@@ -28,6 +28,7 @@ type smolvmServer struct {
 	consoleMax int64         // bytes after which a console log is rotated
 	bootID     string        // differs for each server
 	began      time.Time
+	builtin    bool // play the built-in engine
 	faults     *faultBook
 	requests   *requestBook
 

@@ -84,10 +84,14 @@ func (s *smolvmServer) health(r *call) reply {
 			running++
 		}
 	}
-	return jsonReply(map[string]any{
+	h := map[string]any{
 		"status": "ok", "version": r.version, "uptime_seconds": int(time.Since(s.began).Seconds()),
 		"machines": map[string]int{"total": len(s.machines), "running": running},
-	})
+	}
+	if s.builtin {
+		h["engine"], h["accel"], h["isolation"] = "qemu", "tcg", "emulated VM"
+	}
+	return jsonReply(h)
 }
 
 func (s *smolvmServer) capacity(r *call) reply {
