@@ -127,7 +127,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Upload makes or replaces a file with size bytes of src.
+// Upload makes or replaces a file with size bytes of src. A Read of src that has
+// begun is waited for, so that src is the caller's again afterwards.
 func (s *Smolvm) Upload(ctx context.Context, name, path string, src io.Reader, size int64) error {
 	r, err := s.file("write", http.MethodPut, name, path)
 	if err != nil {
@@ -218,8 +219,8 @@ func (b *uploadBody) Close() error {
 	return nil
 }
 
-// wait waits until nobody reads from src any more, so that its owner may use it
-// again; a source that never answers is given up after half a second.
+// wait waits until the transport has let go of src. After a failed exchange it has;
+// when an answer came before the end of the body it still may be reading.
 func (b *uploadBody) wait() {
 	timer := time.NewTimer(500 * time.Millisecond)
 	defer timer.Stop()

@@ -134,10 +134,7 @@ func (s *Smolvm) Delete(ctx context.Context, name string) (Deletion, error) {
 	if err := CheckAnyName(name); err != nil {
 		return Deletion{}, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, stopWait)
-	defer cancel()
-	err := s.remove(ctx, r)
-	if err != nil {
+	if err := s.remove(ctx, r); err != nil {
 		return Deletion{}, err
 	}
 	for wait := 100 * time.Millisecond; ; wait *= 2 {
