@@ -88,9 +88,10 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 	return v
 }
 
-// showOne is show for a machine whose record is still to be looked up.
+// showOne is show for a machine whose record is still to be looked up, which
+// costs nothing for this session's own.
 func (c *call) showOne(ctx context.Context, m fleet.Machine) machine {
-	rec, found, err := c.opts.Store.Find(ctx, c.key(m.Name))
+	rec, found, err := c.records.Use(ctx, c.key(m.Name))
 	if err != nil || !found {
 		return c.show(ctx, m, nil)
 	}
