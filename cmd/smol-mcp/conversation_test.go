@@ -304,7 +304,8 @@ func (c *conversation) exit(want string) error {
 	return nil
 }
 
-// gone waits until there is no process of that id.
+// gone waits until the process of that id has ended, whether or not its new
+// parent has taken note.
 func gone(pid string) error {
 	n, err := strconv.Atoi(pid)
 	if err != nil {
@@ -315,7 +316,8 @@ func gone(pid string) error {
 		return nil
 	}
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if p.Signal(syscall.Signal(0)) != nil {
+		stat, _ := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		if p.Signal(syscall.Signal(0)) != nil || bytes.Contains(stat, []byte(") Z ")) {
 			return nil
 		}
 		time.Sleep(20 * time.Millisecond) // nothing tells of the end of a process that is not our child

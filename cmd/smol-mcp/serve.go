@@ -63,7 +63,10 @@ func wire(c *Config, log *slog.Logger) *parts {
 	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, Log: log})
 	engine, smolvm := localFleet(c, st, log)
 	local := fleet.Retry(smolvm)
-	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{Log: log})
+	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{
+		Served: func(string) bool { return engine.Served() }, // a sweep starts no engine
+		Log:    log,
+	})
 	return &parts{
 		options: tools.Options{
 			Version: version,
