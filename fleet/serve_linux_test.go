@@ -301,6 +301,34 @@ func TestEngineDialHearsItsContext(t *testing.T) {
 	}
 }
 
+// A process that stands still with the lock holds up nobody for longer than they wait.
+func TestEngineLockIsHeld(t *testing.T) {
+	p := newPlace(t)
+	user := p.engine()
+	dial(t, user)
+	f, err := os.Open(filepath.Join(p.dir, "engine.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	dial(t, user) // needs no lock
+	e := p.engine()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := e.Dial(ctx); fleet.CodeOf(err) != fleet.CodeTimeout {
+		t.Errorf("got %v", err)
+	}
+	e.Close()
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("took %v", d)
+	}
+	syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+}
+
 func TestEngineSecondPort(t *testing.T) {
 	p := newPlace(t)
 	if l, err := net.Listen("tcp", "127.0.0.1:10081"); err == nil { // else somebody has it, which serves as well
@@ -458,6 +486,13 @@ func TestEngineMeetsSomethingElse(t *testing.T) {
 		}()
 		t.Cleanup(func() { l.Close(); <-done })
 	}
+	datagrams := func(t *testing.T, socket string) {
+		c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
 	web := func(status int, body string) func(*testing.T, string) {
 		return func(t *testing.T, socket string) {
 			serveAt(t, socket, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -474,6 +509,7 @@ func TestEngineMeetsSomethingElse(t *testing.T) {
 		{"ssh", ssh, "SSH-2.0-OpenSSH_9.2"},
 		{"another product", web(200, `{"status":"healthy","service":"SmolVM"}`), `{"status":"healthy","service":"SmolVM"}`},
 		{"a web server", web(404, "<html>nothing here"), "404 Not Found: <html>nothing here"},
+		{"datagrams", datagrams, "wrong type for socket"},
 		{"unwell", web(200, `{"status":"bad","version":"1.14.5"}`), `"bad"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -482,10 +518,8 @@ func TestEngineMeetsSomethingElse(t *testing.T) {
 			c.serve(t, socket)
 			refused(t, p.engine(), fleet.CodeUnavailable, socket, c.text, "end what listens there")
 			refused(t, p.engine(func(o *fleet.EngineOptions) { o.URL = "unix://" + socket }), fleet.CodeUnavailable, c.text, "SMOL_LOCAL_URL")
-			if c, err := net.Dial("unix", socket); err != nil {
+			if fi, err := os.Lstat(socket); err != nil || fi.Mode().Type() != os.ModeSocket {
 				t.Errorf("it was harmed: %v", err)
-			} else {
-				c.Close()
 			}
 			if n := len(p.starts()); n != 0 {
 				t.Errorf("%d starts", n)
@@ -602,6 +636,10 @@ func TestEngineTrustsOnlyItsUser(t *testing.T) {
 	os.Chown(socket, 0, 0)
 	try("another user's server behind our file", socket)
 	try("a symbolic link to our own", link)
+	swapped := filepath.Join(public, "swapped")
+	serveAt(t, swapped, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status":"ok","version":"1.14.5"}`) }))
+	os.Chown(swapped, 65534, 65534)
+	try("a file of another user with our server", swapped)
 }
 
 func TestEngineAtURL(t *testing.T) {

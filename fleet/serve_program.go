@@ -43,7 +43,7 @@ func (f *finder) smolvm() (program, error) {
 	p := program{name: "smolvm", args: []string{"serve", "start"}, hint: "set SMOL_MCP_SMOLVM to the smolvm program"}
 	path, err := exec.LookPath(f.opts.Smolvm)
 	if err != nil {
-		return p, fmt.Errorf("smolvm: %w", bare(err))
+		return p, bare(err)
 	}
 	p.path, err = filepath.Abs(path)
 	return p, err
@@ -64,7 +64,7 @@ func builtin() (program, error) {
 	}
 	path, err := exec.LookPath("smol-engine")
 	if err != nil {
-		return p, fmt.Errorf("smol-engine: %w", bare(err))
+		return p, bare(err)
 	}
 	p.path, err = filepath.Abs(path)
 	return p, err
