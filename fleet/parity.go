@@ -3,7 +3,6 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"sort"
 	"strings"
 )
@@ -90,8 +89,6 @@ var skippedPrefixes = []struct{ path, why string }{
 	{"/rollout-executors", "training of models"},
 }
 
-var pathParameter = regexp.MustCompile(`\{[^}]*\}`)
-
 // CheckParity compares an engine's OpenAPI document with the table.
 func CheckParity(doc []byte) (Parity, error) {
 	var api openapi
@@ -137,7 +134,10 @@ func (p *Parity) rest(left map[string]Route) {
 		}
 	}
 	for _, list := range [][]Route{p.Used, p.Missing, p.Skipped, p.Unknown} {
-		sort.Slice(list, func(i, j int) bool { return list[i].Path+list[i].Method < list[j].Path+list[j].Method })
+		sort.Slice(list, func(i, j int) bool {
+			a, b := list[i], list[j]
+			return a.Path < b.Path || a.Path == b.Path && a.Method < b.Method
+		})
 	}
 }
 
@@ -150,9 +150,16 @@ func skippedPrefix(path string) string {
 	return ""
 }
 
-// plainPath leaves out what parameters are called, and the kinds of OpenAPI paths
-// that match several segments.
-func plainPath(path string) string { return pathParameter.ReplaceAllString(path, "{}") }
+// plainPath leaves out what parameters are called.
+func plainPath(path string) string {
+	parts := strings.Split(path, "{")
+	for i, part := range parts[1:] {
+		if _, after, closed := strings.Cut(part, "}"); closed {
+			parts[i+1] = "}" + after
+		}
+	}
+	return strings.Join(parts, "{")
+}
 
 // isMethod tells the methods of a path from its other keys, as parameters.
 func isMethod(word string) bool {

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -52,7 +52,7 @@ func (r request) judge(status int, word, text string, took time.Duration, denied
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return CodeUnsupported, false
 	case http.StatusConflict:
-		if word == "PORT_IN_USE" || portTaken.MatchString(text) {
+		if word == "PORT_IN_USE" || portTaken.in(text) {
 			return CodePortInUse, false
 		}
 		return CodeConflict, false
@@ -68,28 +68,35 @@ func (r request) judge(status int, word, text string, took time.Duration, denied
 	return r.judgeText(text, took)
 }
 
-// The texts by which smolvm's 500 answers can be told apart.
+// The texts by which smolvm's 500 answers can be told apart, in lower case.
 var (
-	portTaken   = regexp.MustCompile(`(?i)address already in use|EADDRINUSE|port \d+ is (already )?(in use|taken)`)
-	portNumber  = regexp.MustCompile(`(?i)\bport[ :=]+(\d{1,5})\b|:(\d{1,5})\b`)
-	fileMissing = regexp.MustCompile(`(?i)no such file`)
-	fileKind    = regexp.MustCompile(`(?i)not a regular file|is a directory`)
-	tooMuch     = regexp.MustCompile(`(?i)output too large|exceeded .*bytes`)
-	timedOut    = regexp.MustCompile(`(?i)timed? ?out`)
-	tryAgain    = regexp.MustCompile(`os error (11|35)\b`)
+	portTaken   = phrases{"address already in use", "eaddrinuse", "port is already allocated"}
+	fileMissing = phrases{"no such file"}
+	fileKind    = phrases{"not a regular file", "is a directory"}
+	tooMuch     = phrases{"output too large", "output exceeded"}
+	timedOut    = phrases{"timed out", "timeout", "time out"}
+	tryAgain    = phrases{"os error 11)", "os error 35)"}
 )
+
+type phrases []string
+
+// in reports whether one of the phrases stands in text.
+func (p phrases) in(text string) bool {
+	text = strings.ToLower(text)
+	return slices.ContainsFunc(p, func(s string) bool { return strings.Contains(text, s) })
+}
 
 func (r request) judgeText(text string, took time.Duration) (Code, bool) {
 	switch {
-	case portTaken.MatchString(text):
+	case portTaken.in(text):
 		return CodePortInUse, false
-	case timedOut.MatchString(text), r.guest && tryAgain.MatchString(text) && r.nearDeadline(took):
+	case timedOut.in(text), r.guest && tryAgain.in(text) && r.nearDeadline(took):
 		return CodeTimeout, true
-	case r.guest && fileMissing.MatchString(text):
+	case r.guest && fileMissing.in(text):
 		return CodeNotFound, false
-	case r.guest && fileKind.MatchString(text):
+	case r.guest && fileKind.in(text):
 		return CodeInvalid, false
-	case r.guest && tooMuch.MatchString(text):
+	case r.guest && tooMuch.in(text):
 		return CodeInvalid, true
 	}
 	return CodeInternal, true
@@ -146,10 +153,18 @@ func traceOf(h http.Header) string {
 	return ""
 }
 
+// portOf finds the port that a text names, behind "port" or a colon.
 func portOf(text string) string {
-	m := portNumber.FindStringSubmatch(text)
-	if m == nil {
-		return ""
+	for i := range len(text) {
+		before := strings.ToLower(strings.TrimRight(text[:i], " ="))
+		rest := strings.TrimLeft(text[i:], "0123456789")
+		digits := text[i : len(text)-len(rest)]
+		if len(digits) == 0 || len(digits) > 5 || strings.HasPrefix(rest, "]") { // as in [::1]
+			continue
+		}
+		if strings.HasSuffix(before, ":") || strings.HasSuffix(before, "port") {
+			return digits
+		}
 	}
-	return m[1] + m[2]
+	return ""
 }

@@ -32,6 +32,7 @@ type Smolvm struct {
 	end   context.CancelFunc
 	dials sync.WaitGroup
 	made  atomic.Int64 // connections dialled so far
+	open  atomic.Int64 // those of them that are not closed
 
 	served served
 }
@@ -87,8 +88,21 @@ func (s *Smolvm) dialer(dial Dialer, wait time.Duration) func(context.Context, s
 			return nil, dialError{err}
 		}
 		s.made.Add(1)
-		return conn, nil
+		s.open.Add(1)
+		return &countedConn{Conn: conn, open: &s.open}, nil
 	}
+}
+
+// countedConn counts as open until it is closed.
+type countedConn struct {
+	net.Conn
+	open *atomic.Int64
+	once sync.Once
+}
+
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.open.Add(-1) })
+	return c.Conn.Close()
 }
 
 // Target returns "local".

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"sort"
 	"strings"
 	"time"
@@ -100,13 +99,23 @@ func plainText(what, text string) error {
 	return nil
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// envName reports whether name is a letter or '_', then letters, digits and '_'.
+func envName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
 
 // envList renders an environment in order of name. Values stay out of its errors.
 func envList(env map[string]string) ([]envVar, error) {
 	out := make([]envVar, 0, len(env))
 	for name, value := range env {
-		if !envName.MatchString(name) {
+		if !envName(name) {
 			return nil, fmt.Errorf("environment variable %s: a name is a letter or '_', then letters, digits and '_'", Quote(name))
 		}
 		if err := plainText("the value of environment variable "+name, value); err != nil {

@@ -54,9 +54,9 @@ func (s *Smolvm) Info(ctx context.Context) (Info, error) {
 	return Info{Engine: f.engine, Version: f.version, Accel: f.accel, Isolation: f.isolation, Can: f.Features}, nil
 }
 
-// features returns what the engine can do. While no new connection had to be
-// made, the engine is the one that was looked at; after one, its health says
-// whether it still is.
+// features returns what the engine can do. As long as a connection of then is
+// open and no other had to be made, the engine is the one that was looked at;
+// else its health says whether it still is.
 func (s *Smolvm) features(ctx context.Context) (*features, error) {
 	select {
 	case s.served.turn <- struct{}{}:
@@ -65,7 +65,7 @@ func (s *Smolvm) features(ctx context.Context) (*features, error) {
 		return nil, &Error{Code: CodeOf(ctx.Err()), Op: "ask the engine what it can do", Why: ctx.Err().Error(), Err: ctx.Err()}
 	}
 	before := s.made.Load()
-	if s.served.known != nil && s.served.at == before {
+	if s.served.known != nil && s.served.at == before && s.open.Load() > 0 {
 		return s.served.known, nil
 	}
 	h, dialed, err := s.health(ctx)
@@ -251,9 +251,14 @@ func engineOf(h health) string {
 // follows them, as -rc1, does not count. A version without numbers is not
 // later than anything.
 func atLeast(version, wanted string) bool {
-	return slices.Compare(numbers(version), numbers(wanted)) >= 0
+	have, want := numbers(version), numbers(wanted)
+	for len(have) > 0 && len(have) < len(want) { // 1.14 is 1.14.0
+		have = append(have, 0)
+	}
+	return slices.Compare(have, want) >= 0
 }
 
+// numbers returns the dotted numbers that a version begins with.
 func numbers(version string) []int {
 	var out []int
 	for _, part := range strings.Split(strings.TrimPrefix(version, "v"), ".") {
@@ -265,9 +270,6 @@ func numbers(version string) []int {
 		if out = append(out, n); digits != part {
 			break
 		}
-	}
-	for len(out) > 0 && out[len(out)-1] == 0 { // 1.14 and 1.14.0 are the same
-		out = out[:len(out)-1]
 	}
 	return out
 }

@@ -383,9 +383,9 @@ func TestConnectionsAreKept(t *testing.T) {
 		says(200, "application/json", vm), says(404, "", ""), says(500, "text/plain", strings.Repeat("x", 100<<10)),
 		says(200, "application/json", "no JSON"), says(408, "", ""), says(200, "application/json", vm),
 	}
-	n := 0
-	s := serve(t, func(w http.ResponseWriter, r *http.Request) { n++; answers[n%len(answers)](w, r) })
-	for range 30 {
+	var n atomic.Int64
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) { answers[int(n.Add(1))%len(answers)](w, r) })
+	for range 9 {
 		_, _ = s.Get(t.Context(), "vm")
 		_, _ = s.Download(t.Context(), "vm", "/x", io.Discard, 0)
 	}
@@ -431,5 +431,16 @@ func TestSomethingElseAnswers(t *testing.T) {
 	defer s.Close()
 	if _, err := s.Info(t.Context()); err == nil {
 		t.Error("a web server passed for smolvm")
+	}
+}
+
+func TestPortOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"port 8080 is already in use": "8080", "bind 127.0.0.1:80: Address already in use": "80", "host port: 443": "443",
+		"Port=9 taken": "9", "[::1]:8443": "8443", "exit 98": "", "no port": "", "": "", "port 123456": "",
+	} {
+		if got := portOf(text); got != want {
+			t.Errorf("%q names port %q, want %q", text, got, want)
+		}
 	}
 }

@@ -119,8 +119,10 @@ func (m *Memory) call(ctx context.Context, method, machine string, do func() err
 	if f.Hook != nil {
 		f.Hook(ctx)
 	}
-	if err := wait(ctx, f.Latency); err != nil {
-		return fleet.Errorf(fleet.CodeOf(err), op, "%w", err)
+	if f.Latency > 0 {
+		if err := wait(ctx, f.Latency); err != nil {
+			return fleet.Errorf(fleet.CodeOf(err), op, "%w", err)
+		}
 	}
 	if f.Err != nil && !f.LostReply {
 		return f.Err

@@ -70,8 +70,9 @@ func testExecBytes(t *testing.T, s *suite) {
 	if !bytes.Equal(res.Stdout, want) || !bytes.Equal(res.Stderr, want) && len(res.Stderr) > 0 {
 		t.Errorf("stdout %q, stderr %q", res.Stdout, res.Stderr)
 	}
-	const big = 3 << 20
-	res, err = s.Exec(ctx(t), m.Name, fleet.Command{Argv: []string{"head", "-c", fmt.Sprint(big), "/dev/zero"}, Timeout: 60 * time.Second})
+	const big = 1 << 20
+	line = fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x", big)
+	res, err = s.Exec(ctx(t), m.Name, fleet.Command{Argv: []string{"/bin/sh", "-c", line}, Timeout: 60 * time.Second})
 	if err != nil || len(res.Stdout) != big {
 		t.Errorf("%d bytes of %d, %v", len(res.Stdout), big, err)
 	}
