@@ -25,6 +25,7 @@ var buildWorker = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	os.Setenv(workerDir, dir) // for TestMain to remove
 	bin := filepath.Join(dir, "worker")
 	out, err := exec.Command("go", "test", "-c", "-tags", "failpoints", "-o", bin, ".").CombinedOutput()
 	if err != nil {

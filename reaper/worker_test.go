@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"smol-mcp/fleet"
@@ -19,18 +18,7 @@ import (
 	"smol-mcp/store"
 )
 
-// TestMain makes the test binary a server process when a test asks for one.
-func TestMain(m *testing.M) {
-	role := os.Getenv("SMOL_MCP_TEST_ROLE")
-	if role == "" {
-		os.Exit(m.Run())
-	}
-	if err := work(role); err != nil {
-		fmt.Fprintln(os.Stderr, role+":", err)
-		os.Exit(1)
-	}
-}
-
+// work is what a process does whose role is not that of the test.
 func work(role string) error {
 	w, err := dialWorld(os.Getenv("SMOL_MCP_TEST_WORLD"), store.Failpoint)
 	if err != nil {

@@ -161,7 +161,15 @@ func (w *world) serve(t testing.TB) string {
 	if err := srv.Register(&Server{w}); err != nil {
 		t.Fatal(err)
 	}
-	go srv.Accept(l)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil { // closed
+				return
+			}
+			go srv.ServeConn(c)
+		}
+	}()
 	return sock
 }
 

@@ -80,7 +80,7 @@ func (s *Store) stillThere(root *os.Root, f *os.File) (bool, error) {
 		return false, fmt.Errorf("%w: %s is a symbolic link", ErrPlace, f.Name())
 	}
 	if !os.SameFile(fi, now) {
-		return false, nil
+		return s.trustName, nil
 	}
 	if links(now) > 1 {
 		dropTemporaries(root, dbName) // its maker died between link and unlink
@@ -117,17 +117,23 @@ var errFault = errors.New("fault")
 // withDB opens the locked file f as a database for fn and closes both. A
 // fault in the mapped file, which bbolt cannot survive, becomes ErrCorrupt,
 // and the lock is let go of in any case.
-func withDB(f *os.File, fn func(*bolt.DB) error) (err error) {
+func withDB(f *os.File, fn func(*bolt.DB) error) error {
+	if err := preflight(f); err != nil {
+		f.Close()
+		return err
+	}
+	return guarded(f, fn)
+}
+
+func guarded(f *os.File, fn func(*bolt.DB) error) (err error) {
 	defer f.Close()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
+			unlock(f) // bbolt's mapping stays, and with it the lock, whatever is closed
 			err = fmt.Errorf("%w: %s: %w: %v", ErrCorrupt, f.Name(), errFault, r)
 		}
 	}()
-	if err := preflight(f); err != nil {
-		return err
-	}
 	return useDB(f, fn)
 }
 
@@ -197,6 +203,7 @@ func withNewDB(f *os.File, fn func(*bolt.DB) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
+			unlock(f)
 			err = fmt.Errorf("%w: %v", ErrFull, r)
 		}
 	}()

@@ -29,6 +29,10 @@ func lockTry(f *os.File, exclusive bool) (bool, error) {
 	return err == nil, err
 }
 
+// unlock lets go of the lock of f even when something else, as a mapping,
+// keeps the file open.
+func unlock(f *os.File) { flock(f, unix.LOCK_UN) }
+
 func flock(f *os.File, how int) error {
 	fd := int(f.Fd())
 	for {

@@ -33,6 +33,12 @@ func lockTry(f *os.File, exclusive bool) (bool, error) {
 	return err == nil, err
 }
 
+// unlock lets go of the lock of f even when something else, as a mapping,
+// keeps the file open.
+func unlock(f *os.File) {
+	windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, lockRange())
+}
+
 func checkOwner(fs.FileInfo) error { return nil } // the directory is in the user's profile
 
 func ownedByRoot(fs.FileInfo) bool { return false }

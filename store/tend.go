@@ -177,21 +177,26 @@ func (s *Store) compact(ctx context.Context) error {
 		if err != nil || used > fi.Size()/4 {
 			return err
 		}
-		out, temp, err := lockedTemp(root, dbName)
-		if err != nil {
-			return dbError(err)
-		}
-		err = withCopy(f, func(src *bolt.DB) error {
-			return withNewDB(out, func(dst *bolt.DB) error { return bolt.Compact(dst, src, 0) })
-		})
-		if err == nil {
-			failpoint("compact-rename")
-			err = root.Rename(temp, dbName)
-		}
-		if err != nil {
-			out.Close()
-			root.Remove(temp)
-		}
-		return err
+		return rewrite(f, root)
 	})
+}
+
+// rewrite replaces a locked state.db by a compact copy of itself.
+func rewrite(f *os.File, root *os.Root) error {
+	out, temp, err := lockedTemp(root, dbName)
+	if err != nil {
+		return dbError(err)
+	}
+	err = withCopy(f, func(src *bolt.DB) error {
+		return withNewDB(out, func(dst *bolt.DB) error { return bolt.Compact(dst, src, 0) })
+	})
+	if err == nil {
+		failpoint("compact-rename")
+		err = root.Rename(temp, dbName)
+	}
+	if err != nil {
+		out.Close()
+		root.Remove(temp)
+	}
+	return err
 }
