@@ -47,6 +47,11 @@ func (s *Smolvm) Create(ctx context.Context, spec Spec) (Machine, error) {
 	r.json = body
 	var info machineInfo
 	if err := s.wire.do(ctx, r, &info); err != nil {
+		var e *Error
+		if errors.As(err, &e) && e.Code == CodeConflict {
+			// A create that died with its engine leaves no machine, but its name reserved.
+			e.Next = "choose another name; where no machine has this one, an interrupted create holds it for up to an hour"
+		}
 		return Machine{}, err
 	}
 	if dropped := body.dropped(info); len(dropped) > 0 {

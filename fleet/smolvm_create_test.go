@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -147,5 +148,15 @@ func TestListHidesHelpers(t *testing.T) {
 	empty := serve(t, says(200, "application/json", `{}`))
 	if list, err := empty.List(t.Context()); err != nil || list == nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// C4: a name can be taken although no machine has it.
+func TestCreateTakenNext(t *testing.T) {
+	s := serve(t, inOrder(refused(409, "machine 'vm' is being created", "CONFLICT")))
+	_, err := s.Create(t.Context(), Spec{Name: "vm"})
+	var e *Error
+	if !errors.As(err, &e) || e.Code != CodeConflict || !strings.Contains(e.Next, "up to an hour") {
+		t.Errorf("%v, next: %+v", err, e)
 	}
 }

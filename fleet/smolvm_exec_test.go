@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -370,4 +371,30 @@ func TestPull(t *testing.T) {
 	}
 	_, err = serve(t, says(200, "application/json", `{}`)).Pull(t.Context(), "vm", "alpine:3")
 	wantErr(t, err, CodeInternal, true)
+}
+
+// Files of any size pass through in constant memory.
+func TestFilesAreStreamed(t *testing.T) {
+	const size = 64 << 20
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			n, _ := io.Copy(io.Discard, r.Body)
+			reply(w, 200, "application/json", fmt.Sprintf(`{"size":%d}`, n))
+			return
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		_, _ = io.CopyN(w, zeros{}, size)
+	})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if n, err := s.Download(t.Context(), "vm", "/x", io.Discard, 0); err != nil || n != size {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := s.Upload(t.Context(), "vm", "/x", zeros{}, size); err != nil {
+		t.Error(err)
+	}
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 4<<20 {
+		t.Errorf("%d bytes were allocated for two files of %d", grown, size)
+	}
 }
