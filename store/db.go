@@ -18,10 +18,14 @@ const (
 	dbLimit = 8 << 20 // bytes; about ten thousand records
 )
 
+// maxWiped bounds how often something is tried again because the directory
+// was removed meanwhile.
+const maxWiped = 20
+
 // openLocked returns state.db, made if need be, with its lock held. It waits for
 // the lock without end: only the committing goroutine calls it.
 func (s *Store) openLocked() (*os.File, *os.Root, error) {
-	for {
+	for wiped := 0; ; {
 		s.placeMu.Lock()
 		_, err := s.findLocked()
 		root := s.root
@@ -31,7 +35,8 @@ func (s *Store) openLocked() (*os.File, *os.Root, error) {
 		}
 		f, err := root.OpenFile(dbName, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := s.createDB(root); err != nil {
+			err := s.createDB(root)
+			if wiped++; err != nil && (!errors.Is(err, fs.ErrNotExist) || wiped > maxWiped) {
 				return nil, nil, err
 			}
 			continue

@@ -154,3 +154,10 @@ func numbered(n int) Record {
 		Session: "01a2282a-6f94-783d-99c6-fa91125e0158", Instance: "01a2282a-6f94-783d-99c6-fa91125e0159", Image: "alpine", Network: "blocked",
 	}
 }
+
+// Queued returns how many operations wait.
+func (s *Store) Queued() int {
+	s.queue.mu.Lock()
+	defer s.queue.mu.Unlock()
+	return len(s.queue.ops)
+}

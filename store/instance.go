@@ -15,6 +15,16 @@ const instDir = "inst"
 // enter makes this process provably alive: a locked file that no other process
 // ever sees unlocked. It is a no-op when the file is there and still ours.
 func (s *Store) enter() error {
+	var err error
+	for range maxWiped {
+		if err = s.enterOnce(); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return err
+}
+
+func (s *Store) enterOnce() error {
 	if _, err := s.find(); err != nil {
 		return err
 	}

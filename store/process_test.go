@@ -39,6 +39,7 @@ var roles = map[string]func(p places, in *bufio.Scanner) error{
 	"holder":  holder,
 	"owner":   owner,
 	"where":   where,
+	"pacer":   pacer,
 }
 
 func (p places) store() *store.Store {

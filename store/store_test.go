@@ -121,3 +121,6 @@ func TestCrashedOwner(t *testing.T) {
 		t.Fatalf("end: %v %v", recs, err)
 	}
 }
+
+// claims are those of a sweep.
+func claims() store.Claims { return store.Claims{Limit: 16} }
