@@ -45,7 +45,7 @@ func resolve(env lookup, flagFile string) (*resolved, error) {
 	r.origins = make([]origin, len(table))
 	wheres := make([]string, len(table))
 	for i, s := range table {
-		s.store(s.kind.initial())
+		s.set(s.kind.initial())
 		r.origins[i], wheres[i] = "default", s.env+" ("+s.key+")"
 	}
 	path, named, err := configFile(env, flagFile)
@@ -79,7 +79,7 @@ func resolve(env lookup, flagFile string) (*resolved, error) {
 		if err != nil {
 			return nil, &settingError{where: s.env, why: err.Error(), hint: s.help}
 		}
-		s.store(v)
+		s.set(v)
 		r.origins[i], wheres[i] = origin("env "+s.env), s.env
 	}
 	if key, err := r.checkTogether(); err != nil {
@@ -166,7 +166,7 @@ func (e entry) apply(table []setting) (int, error) {
 		if err != nil {
 			return 0, &settingError{where: e.where(), why: err.Error(), hint: s.help}
 		}
-		s.store(v)
+		s.set(v)
 		return i, nil
 	}
 	return 0, &settingError{where: e.where(), why: "unknown setting", hint: hint(e.key, keys, "smol-mcp help config tells how to list them")}

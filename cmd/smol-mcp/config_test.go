@@ -36,7 +36,7 @@ func TestSettingsTable(t *testing.T) {
 			}
 			seen[k] = true
 		}
-		s.store(s.kind.initial())
+		s.set(s.kind.initial())
 		if !reflect.DeepEqual(s.load(), s.kind.initial()) {
 			t.Errorf("%s: default %v became %v", s.key, s.kind.initial(), s.load())
 		}

@@ -107,7 +107,7 @@ func settingTable() string {
 	var b strings.Builder
 	b.WriteString("| key in the file | variable | default | meaning |\n|---|---|---|---|\n")
 	for _, s := range settings(&c) {
-		s.store(s.kind.initial())
+		s.set(s.kind.initial())
 		def := s.print()
 		if def == "" {
 			def = "empty"

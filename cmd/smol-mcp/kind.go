@@ -156,8 +156,8 @@ func show(v []byte) string {
 	return string(v)
 }
 
-// store puts a value of a kind into its field.
-func (s setting) store(v any) {
+// set puts a value of a kind into its field.
+func (s setting) set(v any) {
 	switch p := s.field.(type) {
 	case *int:
 		*p = v.(int)
