@@ -134,7 +134,7 @@ func TestReadOnlyLedger(t *testing.T) {
 
 // T27, F20: the file is cut while it is being read.
 func TestTruncatedUnderReader(t *testing.T) {
-	p := newPlaces(t)
+	p := fastPlaces(t)
 	st := p.open(t)
 	s := st.NewSession("stdio", "test")
 	for i := range 200 {
@@ -164,7 +164,7 @@ func TestTruncatedUnderReader(t *testing.T) {
 // T28: whatever is done to the file, no process dies, hangs or keeps its lock,
 // and no live session's machine becomes due for it.
 func TestMutants(t *testing.T) {
-	p := newPlaces(t)
+	p := fastPlaces(t)
 	st := p.open(t)
 	live := st.NewSession("stdio", "live")
 	for i := range 60 {
@@ -300,7 +300,7 @@ func TestFileSize(t *testing.T) {
 		check(t, err)
 		return fi.Size()
 	}
-	p := newPlaces(t)
+	p := fastPlaces(t)
 	st := p.open(t)
 	cycles, burst := 20000, 5000
 	if testing.Short() {

@@ -130,28 +130,25 @@ func counter(p places, _ *bufio.Scanner) error {
 // did not hear of.
 func TestKillWriters(t *testing.T) {
 	for _, c := range []struct {
-		name, dir   string
+		name        string
+		fast        bool
 		queue       int
 		kills, less int
 	}{
-		{"tmpfs", "/dev/shm", 1, 1500, 150},
-		{"tmpfs, group commit", "/dev/shm", 32, 500, 50},
-		{"disk", "", 1, 300, 30},
+		{"tmpfs", true, 1, 1500, 150},
+		{"tmpfs, group commit", true, 32, 500, 50},
+		{"disk", false, 1, 300, 30},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if c.dir != "" {
-				var err error
-				if dir, err = os.MkdirTemp(c.dir, "smol-mcp-"); err != nil {
-					t.Skip("no tmpfs: ", err)
-				}
-				t.Cleanup(func() { os.RemoveAll(dir) })
+			p := newPlaces(t)
+			if c.fast {
+				p = fastPlaces(t)
 			}
 			kills := c.kills
 			if testing.Short() {
 				kills = c.less
 			}
-			killWriters(t, places{dir + "/run", dir + "/state"}, c.queue, kills)
+			killWriters(t, p, c.queue, kills)
 		})
 	}
 }

@@ -161,11 +161,7 @@ type paced struct {
 }
 
 func pace(t *testing.T, procs int, pause, span time.Duration) []paced {
-	p := newPlaces(t)
-	if dir, err := os.MkdirTemp("/dev/shm", "smol-mcp-"); err == nil {
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		p = places{dir + "/run", dir + "/state"}
-	}
+	p := fastPlaces(t)
 	var all []*process
 	for range procs {
 		all = append(all, p.start(t, "pacer"))

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,6 +16,17 @@ type places struct{ run, state string }
 func newPlaces(t testing.TB) places {
 	t.Helper()
 	dir := t.TempDir()
+	return places{filepath.Join(dir, "run"), filepath.Join(dir, "state")}
+}
+
+// fastPlaces are in memory where that can be had.
+func fastPlaces(t testing.TB) places {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "smol-mcp-")
+	if err != nil {
+		return newPlaces(t)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	return places{filepath.Join(dir, "run"), filepath.Join(dir, "state")}
 }
 
