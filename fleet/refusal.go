@@ -15,16 +15,17 @@ import (
 func (r request) refusal(res *http.Response, body []byte, took time.Duration, denied Code) *Error {
 	text, word := serverWords(res, body)
 	code, maybe := r.judge(res.StatusCode, word, text, took, denied)
-	mark := fmt.Sprintf(" (HTTP %d", res.StatusCode)
+	mark := ""
+	if code == CodeTimeout && r.guest {
+		mark = "; the guest does not answer, what was asked of it may still be going on"
+	}
+	mark += fmt.Sprintf(" (HTTP %d", res.StatusCode)
 	for _, part := range []string{word, traceOf(res.Header)} {
 		if part != "" {
 			mark += ", " + Bound(part, 64)
 		}
 	}
 	e := &Error{Code: code, Op: r.op, MaybeDone: maybe && r.effect}
-	if code == CodeTimeout && r.guest {
-		text += "; the guest does not answer, what was asked of it may still be going on"
-	}
 	if code == CodeInvalid && res.StatusCode == http.StatusRequestEntityTooLarge {
 		text = "too large: " + text
 	}

@@ -67,8 +67,10 @@ type answer struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
-	sent   atomic.Bool
-	dialed bool // the request opened a new connection
+	kept   bool        // it went through a kept connection
+	dialed bool        // it went through a new one
+	sent   func() bool // whether any of the request has left
+	heads  atomic.Bool // its head was written, perhaps only to a buffer
 }
 
 // do sends r and decodes the JSON answer into out.
@@ -88,21 +90,42 @@ func (w *wire) do(ctx context.Context, r request, out any) error {
 	return nil
 }
 
-// open sends r and returns the answer once its head is there, or the refusal.
+// open sends r and returns the answer once its head is there, or the refusal. A
+// kept connection can turn out to be one of an engine that has gone; as long as
+// nothing of r has left, the next connection gets it. A body that is read only
+// once stays with the first.
 func (w *wire) open(parent context.Context, r request) (*answer, error) {
+	for try := 1; ; try++ {
+		a, err := w.once(parent, r)
+		switch {
+		case err == nil:
+			return a, nil
+		case a.Response != nil || !a.kept || a.sent() || r.body != nil || CodeOf(err) != CodeUnreachable || try == maxStale:
+			return nil, err
+		}
+	}
+}
+
+// maxStale bounds the connections that are tried; more are never kept.
+const maxStale = 20
+
+// once sends r on one connection. The answer tells about it also when there is an
+// error.
+func (w *wire) once(parent context.Context, r request) (*answer, error) {
 	a := &answer{req: r, parent: parent}
+	a.sent = a.heads.Load
 	a.ctx, a.cancel = context.WithCancelCause(parent)
 	req, err := w.build(a)
 	if err != nil {
 		a.cancel(nil)
-		return nil, r.fail(CodeInternal, false, err)
+		return a, r.fail(CodeInternal, false, err)
 	}
 	a.timer = time.AfterFunc(w.dialWait+r.wait, func() { a.cancel(errLate) })
 	begun := time.Now()
 	res, err := w.transport.RoundTrip(req)
 	if err != nil {
 		a.release()
-		return nil, a.broken(err)
+		return a, a.broken(err)
 	}
 	a.Response = res
 	if res.StatusCode/100 == 2 {
@@ -110,7 +133,7 @@ func (w *wire) open(parent context.Context, r request) (*answer, error) {
 	}
 	defer a.Close()
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10)) // a cut refusal is still the refusal
-	return nil, r.refusal(res, body, time.Since(begun), w.denied)
+	return a, r.refusal(res, body, time.Since(begun), w.denied)
 }
 
 // build makes the HTTP request of a. Its deadline begins anew with the
@@ -119,10 +142,14 @@ func (w *wire) build(a *answer) (*http.Request, error) {
 	r := a.req
 	trace := &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
-			a.dialed = !info.Reused
+			a.kept, a.dialed = info.Reused, !info.Reused
+			if c, ok := info.Conn.(*countedConn); ok {
+				before := c.wrote.Load()
+				a.sent = func() bool { return c.wrote.Load() != before }
+			}
 			a.timer.Reset(r.wait)
 		},
-		WroteHeaders: func() { a.sent.Store(true) },
+		WroteHeaders: func() { a.heads.Store(true) },
 	}
 	body, size, kind := r.body, r.size, "application/octet-stream"
 	switch {
@@ -185,7 +212,7 @@ func (a *answer) release() {
 
 // broken says what it means that the exchange ended with err instead of an answer.
 func (a *answer) broken(err error) error {
-	maybe := a.req.effect && a.sent.Load()
+	maybe := a.req.effect && a.sent()
 	var own *Error
 	var dial dialError
 	switch {
@@ -204,7 +231,7 @@ func (a *answer) broken(err error) error {
 }
 
 func (a *answer) late(maybe bool) error {
-	if !a.sent.Load() {
+	if !a.sent() {
 		return a.req.fail(CodeTimeout, false, errors.New("no connection in time"))
 	}
 	why := fmt.Errorf("no answer within %v", a.req.wait)

@@ -93,11 +93,19 @@ func (s *Smolvm) dialer(dial Dialer, wait time.Duration) func(context.Context, s
 	}
 }
 
-// countedConn counts as open until it is closed.
+// countedConn counts as open until it is closed, and counts the bytes that have
+// left through it.
 type countedConn struct {
 	net.Conn
-	open *atomic.Int64
-	once sync.Once
+	open  *atomic.Int64
+	once  sync.Once
+	wrote atomic.Int64
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.wrote.Add(int64(n))
+	return n, err
 }
 
 func (c *countedConn) Close() error {

@@ -163,7 +163,7 @@ func (s *Smolvm) upload(ctx context.Context, r request, body *uploadBody, out an
 		body.wait()
 	}
 	if short := body.failed(); short != nil {
-		if a != nil {
+		if err == nil {
 			a.Close()
 		}
 		return r.fail(CodeInternal, false, fmt.Errorf("the bytes to send could not be read: %w", short))
