@@ -38,7 +38,7 @@ func lockFile(ctx context.Context, path string, mode lockMode) (*fileLock, error
 			return l, nil
 		}
 		if err == nil {
-			err = waitFor(ctx, wait)
+			err = pause(ctx, wait)
 		}
 		if err != nil {
 			f.Close()
@@ -54,15 +54,4 @@ func (l *fileLock) upgrade() (bool, error) { return tryUpgrade(l.file) }
 func (l *fileLock) unlock() {
 	unlock(l.file)
 	l.file.Close()
-}
-
-func waitFor(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -208,11 +208,7 @@ func (f *finder) awaitReady(ctx context.Context, at address, timeout time.Durati
 		case well == 2:
 			return h, nil
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if pause(ctx, wait) != nil {
 			if last == nil || errors.Is(last, errSilent) {
 				return h, context.Cause(ctx)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,21 +59,42 @@ func clearStale(path string) error {
 	return os.Remove(path)
 }
 
-// spawn starts the program once. After a failure nothing of it is left, and
-// said is the end of what it printed.
+// spawn starts the program once and waits until it is ready. After a failure
+// nothing of it is left, and said is the end of what it printed.
 func (f *finder) spawn(ctx context.Context, prog program, home address) (s *serving, said string, err error) {
+	rec, from, err := f.launch(prog, home)
+	if err != nil {
+		return nil, "", err
+	}
+	s, err = f.settle(ctx, rec, home)
+	if err == nil {
+		f.opts.Log.Info("engine started", "program", prog.path, "pid", rec.PID, "url", rec.URL, "version", s.health.Version,
+			"took", time.Since(rec.StartedAt).Round(time.Millisecond))
+		return s, "", nil
+	}
+	status := f.reapChild()
+	if stopErr := rec.stop(f.opts.Log); stopErr != nil {
+		f.opts.Log.Warn("engine left over", "pid", rec.PID, "err", stopErr)
+	}
+	f.reapChild()
+	said = tail(f.log(), from)
+	return nil, said, f.startError(prog, err, status, said)
+}
+
+// launch starts the program and returns its record and where its output
+// begins in the log.
+func (f *finder) launch(prog program, home address) (rec *record, from int64, err error) {
 	out, err := openLog(f.log())
 	if err != nil {
-		return nil, "", unavailable("open the engine's log", err)
+		return nil, 0, unavailable("open the engine's log", err)
 	}
 	defer out.Close()
-	from, err := out.Seek(0, 2)
-	if err != nil {
-		return nil, "", unavailable("open the engine's log", err)
+	if from, err = out.Seek(0, io.SeekEnd); err != nil {
+		return nil, 0, unavailable("open the engine's log", err)
 	}
 	cmd, err := f.command(prog, home)
 	if err != nil {
-		return nil, "", unavailable("start "+prog.name, err)
+		return nil, 0, unavailable("start "+prog.name, err)
 	}
 	cmd.Stdout, cmd.Stderr = out, out
 	closeOnExec()
@@ -80,36 +102,28 @@ func (f *finder) spawn(ctx context.Context, prog program, home address) (s *serv
 	if err := cmd.Start(); err != nil {
 		e := unavailable("start "+prog.name, err)
 		e.Next = prog.hint
-		return nil, "", e
+		return nil, 0, e
 	}
-	pid := cmd.Process.Pid
+	f.child = cmd.Process.Pid
 	cmd.Process.Release()
-	f.child = pid
-	rec := &record{PID: pid, Begun: processBegun(pid), URL: home.String(), StartedAt: begun}
-	if err = rec.write(f.dir); err == nil {
-		var h health
-		h, err = f.awaitReady(ctx, home, f.opts.StartTimeout, rec.alive)
-		s = &serving{at: home, health: h, started: true, pid: pid}
+	return &record{PID: f.child, Begun: processBegun(f.child), URL: home.String(), StartedAt: begun, dir: f.dir}, from, nil
+}
+
+// settle records an engine that was launched and waits until it is ready.
+func (f *finder) settle(ctx context.Context, rec *record, home address) (*serving, error) {
+	if err := rec.write(f.dir); err != nil { // before anything else, for a successor of ours
+		return nil, err
 	}
-	if err == nil {
-		err = f.accept(s)
+	h, err := f.awaitReady(ctx, home, f.opts.StartTimeout, rec.alive)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		rec.Ready = true
-		err = rec.write(f.dir)
+	s := &serving{at: home, health: h, started: true, pid: rec.PID}
+	if err := f.accept(s); err != nil {
+		return nil, err
 	}
-	if err == nil {
-		f.opts.Log.Info("engine started", "program", prog.path, "pid", pid, "url", rec.URL, "version", s.health.Version,
-			"took", time.Since(begun).Round(time.Millisecond))
-		return s, "", nil
-	}
-	status := f.reapChild()
-	if stopErr := rec.stop(f.opts.Log); stopErr != nil {
-		f.opts.Log.Warn("engine left over", "pid", pid, "err", stopErr)
-	}
-	f.reapChild()
-	said = tail(f.log(), from)
-	return nil, said, f.startError(prog, err, status, said)
+	rec.Ready = true
+	return s, rec.write(f.dir)
 }
 
 // startError says why a start failed, with what the program printed.

@@ -19,11 +19,8 @@ func (s *smolvmServer) branch(r *call) reply {
 		return *re
 	}
 	name := r.vars["name"]
-	m, re := s.find(name)
+	m, re := s.claim(name)
 	if re != nil {
-		return *re
-	}
-	if re := s.lock(m); re != nil {
 		return *re
 	}
 	defer m.life.Unlock()

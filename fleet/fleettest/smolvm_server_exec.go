@@ -32,11 +32,8 @@ type execRequest struct {
 // ready returns a machine's guest with an agent connection taken, after
 // starting the machine where it must be.
 func (s *smolvmServer) ready(name string) (*smolvmMachine, *Guest, func(), *reply) {
-	m, re := s.find(name)
+	m, re := s.claim(name)
 	if re != nil {
-		return nil, nil, nil, re
-	}
-	if re := s.lock(m); re != nil {
 		return nil, nil, nil, re
 	}
 	re = s.run(m, false)

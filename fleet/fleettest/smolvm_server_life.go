@@ -56,11 +56,8 @@ func (s *smolvmServer) start(r *call) reply {
 	if re != nil {
 		return *re
 	}
-	m, re := s.find(r.vars["name"])
+	m, re := s.claim(r.vars["name"])
 	if re != nil {
-		return *re
-	}
-	if re := s.lock(m); re != nil {
 		return *re
 	}
 	defer m.life.Unlock()
@@ -131,11 +128,8 @@ func (s *smolvmServer) portsFree(m *smolvmMachine, rec machineRecord) *reply {
 }
 
 func (s *smolvmServer) stop(r *call) reply {
-	m, re := s.find(r.vars["name"])
+	m, re := s.claim(r.vars["name"])
 	if re != nil {
-		return *re
-	}
-	if re := s.lock(m); re != nil {
 		return *re
 	}
 	defer m.life.Unlock()
@@ -179,11 +173,8 @@ func (s *smolvmServer) remove(r *call) reply {
 }
 
 func (s *smolvmServer) erase(name string) *reply {
-	m, re := s.find(name)
+	m, re := s.claim(name)
 	if re != nil {
-		return re
-	}
-	if re := s.lock(m); re != nil {
 		return re
 	}
 	defer m.life.Unlock()
@@ -218,11 +209,8 @@ func (s *smolvmServer) shift(r *call, from, to string, do func(*Guest) error) re
 	if re := r.decode(&struct{}{}, nil); re != nil {
 		return *re
 	}
-	m, re := s.find(r.vars["name"])
+	m, re := s.claim(r.vars["name"])
 	if re != nil {
-		return *re
-	}
-	if re := s.lock(m); re != nil {
 		return *re
 	}
 	defer m.life.Unlock()

@@ -218,6 +218,15 @@ func (s *smolvmServer) lock(m *smolvmMachine) *reply {
 	return nil
 }
 
+// claim finds a machine and takes its lifecycle lock.
+func (s *smolvmServer) claim(name string) (*smolvmMachine, *reply) {
+	m, re := s.find(name)
+	if re != nil {
+		return nil, re
+	}
+	return m, s.lock(m)
+}
+
 // record returns a copy of m's record.
 func (s *smolvmServer) record(m *smolvmMachine) machineRecord {
 	s.mu.Lock()
