@@ -40,7 +40,7 @@ func (p *places) worker(t testing.TB, role, sock string, env ...string) *exec.Cm
 	bin, err := buildWorker()
 	check(t, err)
 	cmd := exec.Command(bin)
-	cmd.Env = append(os.Environ(), "SMOL_MCP_TEST_ROLE="+role, "SMOL_MCP_TEST_WORLD="+sock,
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "SMOL_MCP_TEST_ROLE="+role, "SMOL_MCP_TEST_WORLD="+sock,
 		"SMOL_MCP_TEST_RUN="+p.run, "SMOL_MCP_TEST_STATE="+p.state)
 	cmd.Env = append(cmd.Env, env...)
 	return cmd

@@ -30,11 +30,14 @@ func (s *Store) openLocked() (*os.File, *os.Root, error) {
 		_, err := s.findLocked()
 		root := s.root
 		s.placeMu.Unlock()
+		if err == nil && root == nil {
+			err = errAbsent
+		}
 		if err != nil {
 			return nil, nil, err
 		}
 		f, err := root.OpenFile(dbName, os.O_RDWR, 0)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) && !s.opts.ReadOnly {
 			err := s.createDB(root)
 			if wiped++; err != nil && (!errors.Is(err, fs.ErrNotExist) || wiped > maxWiped) {
 				return nil, nil, err

@@ -48,7 +48,7 @@ func (s *Store) openLedger() (*os.Root, error) {
 	if s.ledger != nil && sameDir(s.ledger, dir) {
 		return s.ledger, nil
 	}
-	root, err := openPrivate(dir, true)
+	root, err := openPrivate(dir, true, !s.opts.ReadOnly)
 	if err != nil {
 		return nil, fmt.Errorf("%w: ledger: %w", ErrPlace, dbError(err))
 	}

@@ -28,7 +28,8 @@ type candidate struct {
 }
 
 // find resolves R and S once, and makes and checks R. A failure is not kept:
-// the next call tries again.
+// the next call tries again. With ReadOnly R may not be there yet: then root
+// is nil.
 func (s *Store) find() (place, error) {
 	s.placeMu.Lock()
 	defer s.placeMu.Unlock()
@@ -53,8 +54,8 @@ func (s *Store) findLocked() (place, error) {
 	state, stateErr := s.stateDir()
 	if s.opts.RuntimeDir != "" {
 		rule := "the setting runtimeDir or SMOL_MCP_RUNTIME_DIR"
-		root, err := openPrivate(s.opts.RuntimeDir, false)
-		if err != nil {
+		root, err := openPrivate(s.opts.RuntimeDir, false, !s.opts.ReadOnly)
+		if err != nil && !errors.Is(err, errAbsent) {
 			return place{}, fmt.Errorf("%w: %s: %w", ErrPlace, rule, err)
 		}
 		s.root, s.place = root, place{run: s.opts.RuntimeDir, state: state, why: rule}
@@ -62,8 +63,8 @@ func (s *Store) findLocked() (place, error) {
 	}
 	var refusals []string
 	for _, c := range s.candidates(state, stateErr) {
-		root, err := openPrivate(c.dir, c.private)
-		if err != nil {
+		root, err := openPrivate(c.dir, c.private, !s.opts.ReadOnly)
+		if err != nil && !errors.Is(err, errAbsent) {
 			refusals = append(refusals, c.rule+": "+err.Error())
 			continue
 		}
@@ -111,9 +112,12 @@ func (s *Store) stateDir() (string, error) {
 	return filepath.Join(home, dirName, "hosts", s.host.hash()), nil
 }
 
-// openPrivate makes dir, with its missing parents, and opens it when it is a real
-// directory of this user alone.
-func openPrivate(dir string, privateParent bool) (*os.Root, error) {
+// errAbsent: a directory that would be made is not there, and must not be made.
+var errAbsent = errors.New("the directory was not made yet")
+
+// openPrivate opens dir when it is a real directory of this user alone. With
+// create it is made first, with its missing parents.
+func openPrivate(dir string, privateParent, create bool) (*os.Root, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%s is not an absolute path", dir)
 	}
@@ -127,8 +131,13 @@ func openPrivate(dir string, privateParent bool) (*os.Root, error) {
 			return nil, err
 		}
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) && !create {
+		return nil, errAbsent
+	}
+	if create {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
 	}
 	if err := checkDir(parent, privateParent); err != nil {
 		return nil, err

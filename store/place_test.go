@@ -169,7 +169,7 @@ func TestWhichPlace(t *testing.T) {
 				t.Skip("there is a login")
 			}
 			dir := t.TempDir()
-			env := []string{"SMOL_MCP_TEST_ROLE=where", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}
+			env := []string{"GORACE=atexit_sleep_ms=0", "SMOL_MCP_TEST_ROLE=where", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + os.TempDir()}
 			rt := filepath.Join(dir, "rt")
 			switch c.runtime {
 			case "private", "open":

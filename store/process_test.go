@@ -56,7 +56,7 @@ type process struct {
 func (p places) start(t testing.TB, role string, env ...string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "SMOL_MCP_TEST_ROLE="+role, "SMOL_MCP_TEST_RUN="+p.run, "SMOL_MCP_TEST_STATE="+p.state)
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "SMOL_MCP_TEST_ROLE="+role, "SMOL_MCP_TEST_RUN="+p.run, "SMOL_MCP_TEST_STATE="+p.state)
 	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

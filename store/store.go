@@ -99,6 +99,7 @@ type Options struct {
 	Version    string        // of this program
 	CrashGrace time.Duration // for machines of a crashed session; 0 is [DefaultGrace], negative none
 	Wait       time.Duration // longest wait for the lock of state.db; 0 is [DefaultWait]
+	ReadOnly   bool          // look, make nothing, write nothing, mend nothing
 	Host       *Host         // nil: this computer; tests pretend to be another
 	Log        *slog.Logger
 }
@@ -231,12 +232,14 @@ func (s *Store) known() (bool, error) {
 	}
 	s.placeMu.Lock()
 	defer s.placeMu.Unlock()
-	_, err := s.root.Lstat(dbName)
-	if err == nil {
-		return true, nil
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return false, err
+	if s.root != nil {
+		_, err := s.root.Lstat(dbName)
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
 	}
 	entries, err := os.ReadDir(filepath.Join(s.place.state, "ledger"))
 	return err == nil && len(entries) > 0, nil

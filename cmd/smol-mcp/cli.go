@@ -58,6 +58,8 @@ func commands() []command {
 		{run: runServe},
 		{name: "config", summary: "print every setting, its value and where the value came from", flags: []option{optJSON}, run: runConfig},
 		{name: "parity", summary: "compare the engine's API with the part that this program knows", help: parityHelp, flags: []option{optJSON}, run: runParity},
+		{name: "status", summary: "show processes, sessions and machines, and what will become of each", help: statusHelp, flags: statusFlags(), run: runStatus},
+		{name: "gc", summary: "delete what ended sessions left", help: gcHelp, flags: gcFlags(), run: runGC},
 		{name: "docs", help: docsHelp, args: "[README.md]", run: runDocs},
 		{name: "help", summary: "explain a command", args: "[COMMAND]", run: runHelp},
 	}

@@ -60,7 +60,7 @@ type parts struct {
 // wire makes the parts from the settings. It does no I/O: the store opens and
 // the engine starts when a call needs them.
 func wire(c *Config, log *slog.Logger) *parts {
-	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, Log: log})
+	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, CrashGrace: grace(c), Log: log})
 	engine, smolvm := localFleet(c, st, log)
 	local := fleet.Retry(smolvm)
 	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{
@@ -118,6 +118,14 @@ func limits(c *Config) tools.Limits {
 		MountRoots:     c.MountRoots,
 		MaxMachines:    c.MaxMachines,
 	}
+}
+
+// grace is how long machines of a crashed session are kept; negative for not at all.
+func grace(c *Config) time.Duration {
+	if c.CrashGraceSecs == 0 {
+		return -1
+	}
+	return secs(c.CrashGraceSecs)
 }
 
 func secs(n int) time.Duration { return time.Duration(n) * time.Second }

@@ -29,6 +29,7 @@ type Config struct {
 	MaxMachines       int
 	EphemeralTTLSecs  int
 	EphemeralIdleSecs int
+	CrashGraceSecs    int
 	ExecTimeoutSecs   int
 	MaxExecSecs       int
 	WaitSecs          int
@@ -67,6 +68,7 @@ func settings(c *Config) []setting {
 		{"maxMachines", "SMOL_MCP_MAX_MACHINES", &c.MaxMachines, whole{0, 0, 100000}, "recorded machines at once; 0 sets no limit"},
 		{"ephemeralTtlSecs", "SMOL_MCP_EPHEMERAL_TTL_SECS", &c.EphemeralTTLSecs, whole{3600, 1, 30 * day}, "life of an ephemeral machine in the cloud"},
 		{"ephemeralAutoStopSecs", "SMOL_MCP_EPHEMERAL_AUTO_STOP_SECS", &c.EphemeralIdleSecs, whole{900, 1, 30 * day}, "an ephemeral machine in the cloud stops when idle for this long"},
+		{"crashGraceSecs", "SMOL_MCP_CRASH_GRACE_SECS", &c.CrashGraceSecs, whole{600, 0, 30 * day}, "machines of a crashed session wait this long for somebody to use them again"},
 		{"execTimeoutSecs", "SMOL_MCP_EXEC_TIMEOUT_SECS", &c.ExecTimeoutSecs, whole{120, 1, day}, "a command is killed after this, where the call says nothing"},
 		{"maxExecTimeoutSecs", "SMOL_MCP_MAX_EXEC_TIMEOUT_SECS", &c.MaxExecSecs, whole{900, 1, day}, "longest timeout that a call may ask for"},
 		{"waitSecs", "SMOL_MCP_WAIT_SECS", &c.WaitSecs, whole{45, 0, 300}, "run-command answers with what there is after this, and the command goes on"},
