@@ -63,7 +63,7 @@ type Fleet interface {
 	Exec(ctx context.Context, name string, cmd Command) (Result, error)
 
 	// Download writes the content of a file of the guest to w and returns its
-	// size in bytes. It stops with TooLarge after limit bytes when limit > 0.
+	// size in bytes. It stops with CodeInvalid after limit bytes when limit > 0.
 	Download(ctx context.Context, name, path string, w io.Writer, limit int64) (int64, error)
 
 	// Upload makes or replaces a file of the guest with size bytes from r, and

@@ -118,26 +118,32 @@ func (r *Reaper) attempt(ctx context.Context, w *work) (store.Result, error) {
 	if rec.FleetID != "" {
 		ref = rec.FleetID
 	}
-	if !rec.FleetCreated.IsZero() {
-		m, err := f.Get(ctx, ref)
-		switch {
-		case fleet.CodeOf(err) == fleet.CodeNotFound:
-			return store.Absent, nil
-		case err == nil && !sameTime(m.CreatedAt, rec.FleetCreated):
-			return store.Foreign, fleet.Errorf(fleet.CodeConflict, "delete machine "+rec.Name,
-				"the fleet has another machine of that name, made at %s; it was kept", m.CreatedAt.UTC().Format(time.RFC3339))
-		}
+	m, err := f.Get(ctx, ref)
+	switch {
+	case fleet.CodeOf(err) == fleet.CodeNotFound:
+		return store.Absent, nil
+	case err == nil && foreign(m, rec):
+		return store.Foreign, fleet.Errorf(fleet.CodeConflict, "delete machine "+rec.Name,
+			"the fleet has another machine of that name, made at %s; it was kept", m.CreatedAt.UTC().Format(time.RFC3339))
 	}
-	_, err := f.Delete(ctx, ref)
-	if err != nil {
+	if _, err := f.Delete(ctx, ref); err != nil {
 		return classify(err)
 	}
 	return r.verify(ctx, f, ref)
 }
 
-// sameTime allows for the fleet's whole seconds.
-func sameTime(a, b time.Time) bool {
-	return a.IsZero() || a.Sub(b).Abs() < 2*time.Second
+// foreign reports whether m only has the name of rec's machine: it was made at
+// another time, or, where the fleet's answer to the wish was not seen, before the
+// wish. Both allow for the fleet's whole seconds.
+func foreign(m fleet.Machine, rec store.Record) bool {
+	const slack = 2 * time.Second
+	switch {
+	case m.CreatedAt.IsZero():
+		return false
+	case rec.FleetCreated.IsZero():
+		return m.CreatedAt.Before(rec.Created.Add(-slack))
+	}
+	return m.CreatedAt.Sub(rec.FleetCreated).Abs() >= slack
 }
 
 // verify says deleted only when the fleet does not show the machine any more.

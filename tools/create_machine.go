@@ -94,6 +94,11 @@ func (c *call) create(ctx context.Context, in createIn) (createOut, error) {
 	if err != nil {
 		return createOut{}, err
 	}
+	if in.Name != "" {
+		if err := c.checkFree(ctx, in.Name); err != nil {
+			return createOut{}, err
+		}
+	}
 	spec := fleet.Spec{
 		Name: in.Name, Image: in.Image, CPUs: in.CPUs, MemoryMB: in.MemoryMB, StorageGB: in.StorageGB, OverlayGB: in.OverlayGB,
 		Network: network, Mounts: mounts, Cmd: in.Cmd, Env: in.Env, Branchable: in.Branchable,
@@ -234,6 +239,20 @@ func supports(info fleet.Info, spec fleet.Spec) error {
 			`pass network "open", or allowHosts with the image's registry and its blob hosts`)
 	}
 	return nil
+}
+
+// checkFree refuses a name that the caller chose and that is taken. So a machine
+// of that name which is seen after a lost answer is most likely the one asked for.
+func (c *call) checkFree(ctx context.Context, name string) error {
+	m, err := c.fleet.Get(ctx, name)
+	switch {
+	case fleet.CodeOf(err) == fleet.CodeNotFound:
+		return nil
+	case err != nil:
+		return err
+	}
+	return &fleet.Error{Code: fleet.CodeConflict, Op: "create machine " + name, Why: "a machine of that name exists (state " + string(m.State) + ")",
+		Next: "use it, choose another name, or delete it first"}
 }
 
 // checkRoom refuses a machine over the limit of the settings.

@@ -90,6 +90,24 @@ func TestLostCreateReply(t *testing.T) {
 	eventually(t, "the machine is gone", func() bool { return len(r.names()) == 0 })
 }
 
+// A lost answer to a chosen name does not cost a machine that was there before.
+func TestLostReplyKeepsForeignMachine(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	if _, err := r.memory.Create(t.Context(), fleet.Spec{Name: "mine", Image: "theirs"}); err != nil {
+		t.Fatal(err)
+	}
+	if text := r.refused("create-machine", map[string]any{"image": "alpine:3.20", "name": "mine"}); !strings.HasPrefix(text, "CONFLICT") {
+		t.Errorf("a taken name: %q", text)
+	}
+	r.memory.Change("mine", func(m *fleet.Machine) { m.CreatedAt = time.Now().Add(-time.Hour) })
+	r.memory.Fault(fleettest.Fault{Method: "Get", Machine: "mine", Times: 1, Err: &fleet.Error{Code: fleet.CodeNotFound, Op: "get"}})
+	r.memory.Fault(fleettest.Fault{Method: "Create", Times: 1, Err: &fleet.Error{Code: fleet.CodeUnreachable, Op: "create machine mine", Why: "connection reset", MaybeDone: true}})
+	r.refused("create-machine", map[string]any{"image": "alpine:3.20", "name": "mine"})
+	if left := r.names(); !slices.Equal(left, []string{"mine"}) {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // W20: a cancelled create is heard at once, and what it made goes.
 func TestCancelledCreate(t *testing.T) {
 	r := newRig(t, rigOptions{})
