@@ -40,14 +40,17 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &place{t: t, dir: dir, prog: fleettest.BuildSmolvm(t)}
 	t.Cleanup(func() { os.RemoveAll(dir) })
+	// The data come first, so that they are still there for the check below.
+	p := &place{t: t, dir: dir, data: fleettest.SmolvmData(t), prog: fleettest.BuildSmolvm(t)}
+	t.Setenv("SMOLVM_DATA_DIR", p.data)
 	files, routines := openFiles(t), runtime.NumGoroutine()
 	t.Cleanup(func() {
 		for _, s := range fleettest.SmolvmStarts(p.data) {
 			if alive(s.PID) {
 				t.Errorf("engine %d is left", s.PID)
 				syscall.Kill(s.PID, syscall.SIGKILL)
+				syscall.Wait4(s.PID, nil, 0, nil) // when it is a child of ours
 			}
 		}
 		eventually(t, "open files and goroutines are back to what they were", func() bool {
@@ -58,8 +61,6 @@ func newPlace(t *testing.T) *place {
 			t.Logf("files were %v\nare %v\nengine.log: %.2000s", files, openFiles(t), log)
 		}
 	})
-	p.data = fleettest.SmolvmData(t)
-	t.Setenv("SMOLVM_DATA_DIR", p.data)
 	return p
 }
 
