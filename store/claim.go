@@ -50,6 +50,9 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 		return nil, err
 	}
 	look, err := s.look(ctx)
+	if errors.Is(err, errOtherSchema) {
+		return nil, nil
+	}
 	if err != nil || !look.anything() && !c.NoGrace && !c.Again {
 		return nil, err
 	}
@@ -69,7 +72,7 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, unlessOtherSchema(err)
 	}
 	failpoint("claim")
 	s.removeLocks(files)
@@ -371,6 +374,9 @@ func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []R
 		}
 		return nil
 	})
+	if errors.Is(err, errOtherSchema) {
+		return recs, nil, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}

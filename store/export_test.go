@@ -161,3 +161,40 @@ func (s *Store) Queued() int {
 	defer s.queue.mu.Unlock()
 	return len(s.queue.ops)
 }
+
+// Commits returns the number of the newest transaction that wrote.
+func (s *Store) Commits() (id int) {
+	s.view(context.Background(), func(t *tx) error {
+		id = t.ID()
+		return nil
+	})
+	return id
+}
+
+// Flush writes cursors now.
+func (s *Store) Flush(ctx context.Context) error { return s.flush(ctx, true) }
+
+// SetSchema says that another version wrote the file.
+func (s *Store) SetSchema(ctx context.Context, v, minReader, minWriter int) error {
+	return s.locked(ctx, func(f *os.File, root *os.Root) error {
+		out, temp, err := lockedTemp(root, dbName)
+		if err != nil {
+			return err
+		}
+		err = withCopy(f, func(src *bolt.DB) error {
+			return withNewDB(out, func(dst *bolt.DB) error {
+				if err := bolt.Compact(dst, src, 0); err != nil {
+					return err
+				}
+				return dst.Update(func(btx *bolt.Tx) error {
+					t := &tx{Tx: btx, host: s.host}
+					return t.put(bMeta, []byte("schema"), schemaRow{v, minReader, minWriter})
+				})
+			})
+		})
+		if err != nil {
+			return err
+		}
+		return root.Rename(temp, dbName)
+	})
+}

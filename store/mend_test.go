@@ -20,8 +20,6 @@ func host(boot string) *store.Host {
 
 func onHost(h *store.Host) func(*store.Options) { return func(o *store.Options) { o.Host = h } }
 
-func noGrace(o *store.Options) { o.CrashGrace = -1 }
-
 func TestDamagedFileIsBuiltAnew(t *testing.T) {
 	damages := map[string]func(t *testing.T, db string){
 		"gone":      func(t *testing.T, db string) { check(t, os.Remove(db)) },
@@ -34,14 +32,14 @@ func TestDamagedFileIsBuiltAnew(t *testing.T) {
 	for name, damage := range damages {
 		t.Run(name, func(t *testing.T) {
 			p := newPlaces(t)
-			crashed := p.open(t, noGrace)
+			crashed := p.open(t)
 			ready(t, crashed.NewSession("stdio", "crashed"), wish("mcp-crashed"))
-			live := p.open(t, noGrace).NewSession("stdio", "live")
+			live := p.open(t).NewSession("stdio", "live")
 			rec := ready(t, live, wish("mcp-live"))
 			check(t, crashed.Abort())
 			damage(t, p.db())
 
-			st := p.open(t, noGrace)
+			st := p.open(t)
 			got, ok, err := st.Find(t.Context(), local("mcp-live"))
 			if err != nil || !ok || got.UID != rec.UID {
 				t.Fatalf("the live machine: %+v %v %v", got, ok, err)

@@ -156,6 +156,7 @@ func (s *Store) quarantine(root *os.Root, name string) {
 type imported struct {
 	rec    Record
 	inst   instance
+	grace  time.Duration
 	note   string
 	recent bool // of this boot: its owner may be about to drop it himself
 	remove bool // the ledger's file is of no use any more
@@ -199,7 +200,8 @@ func (s *Store) fromEntry(e entry) (imported, bool) {
 			UID: e.UID, Target: e.Target, Account: e.Account, Name: e.Name, Kind: e.Kind, Phase: Ready,
 			Instance: e.Instance, FleetID: e.FleetID, FleetCreated: e.Made, Created: e.Created, Deadline: e.Deadline,
 		},
-		inst: e.Process,
+		inst:  e.Process,
+		grace: max(0, s.opts.CrashGrace),
 	}
 	if e.Deadline != 0 {
 		im.rec.Phase = Creating
@@ -303,7 +305,7 @@ func (t *tx) importOne(im imported) error {
 		}
 		row = im.inst
 	}
-	sess := session{Instance: id, Kind: "lost", State: sessionLive, Grace: int64(DefaultGrace)}
+	sess := session{Instance: id, Kind: "lost", State: sessionLive, Grace: int64(im.grace)}
 	if row.Dead {
 		sess.State, sess.OrphanMono, sess.Grace = sessionOrphan, t.host.now(), 0
 		r.Due = t.host.now()

@@ -67,6 +67,17 @@ var (
 	errOtherSchema = errors.New("the state file was written by a newer version, which older ones must not change")
 )
 
+// unlessOtherSchema drops the error of a file that is too new to be written: a
+// session then lives on the ledger and its memory alone. It creates and deletes
+// its own machines; the newer version sees them in the ledger, and leaves them
+// alone for as long as this process holds its lock.
+func unlessOtherSchema(err error) error {
+	if errors.Is(err, errOtherSchema) {
+		return nil
+	}
+	return err
+}
+
 // check refuses a file that this process must not work with, and returns its
 // epoch.
 func (t *tx) check(write bool) (epoch string, err error) {

@@ -14,9 +14,11 @@ type Session struct {
 	id  string
 	row session
 
-	mu   sync.Mutex
-	recs map[Key]Record // its records as last written, to write them again after a loss
-	done bool           // ended
+	mu        sync.Mutex
+	recs      map[Key]Record // its records as last written, to write them again after a loss
+	cursors   map[cursorRef]cursor
+	unwritten map[cursorRef]bool // cursors
+	done      bool               // ended
 }
 
 // NewSession returns a session of this process. kind is stdio, http or
@@ -127,6 +129,10 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 		rec.Deadline = t.host.now() + int64(w.Deadline)
 		return t.putRecord(rec)
 	})
+	if errors.Is(err, errOtherSchema) {
+		rec.Deadline = s.st.host.now() + int64(w.Deadline)
+		taken, err = s.remembered(rec.Key()), nil
+	}
 	if taken != nil {
 		taken.Record = s.st.judged(taken.Record)
 		return Record{}, taken
@@ -137,7 +143,7 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 	failpoint("intend-ledger")
 	if err := s.st.writeLedger(net, rec); err != nil {
 		undo := s.st.update(context.WithoutCancel(ctx), func(t *tx) error { return t.dropRecord(rec) })
-		return Record{}, errors.Join(err, undo)
+		return Record{}, errors.Join(err, unlessOtherSchema(undo))
 	}
 	rec.owner = ownerLive
 	s.remember(rec)
@@ -185,7 +191,7 @@ func (s *Session) drop(ctx context.Context, rec Record) error {
 		}
 		return t.dropRecord(old)
 	})
-	if err != nil {
+	if err = unlessOtherSchema(err); err != nil {
 		return err
 	}
 	s.forget(rec)
@@ -210,6 +216,10 @@ func (s *Session) change(ctx context.Context, rec Record, fn func(*Record) error
 		now = old
 		return t.putRecord(now)
 	})
+	if errors.Is(err, errOtherSchema) {
+		now = rec
+		err = fn(&now)
+	}
 	now.owner = ownerLive
 	return now, err
 }
@@ -237,6 +247,13 @@ func (s *Session) Tombstone(ctx context.Context, key Key) (Record, bool, error) 
 		rec = s.st.tombstone(t, rec)
 		return t.putRecord(rec)
 	})
+	if errors.Is(err, errOtherSchema) {
+		if own := s.remembered(key); own != nil {
+			s.forget(own.Record)
+			own.Record.Phase = Deleting
+			return own.Record, true, nil
+		}
+	}
 	if err != nil || !found {
 		return Record{}, false, err
 	}
@@ -246,6 +263,30 @@ func (s *Session) Tombstone(ctx context.Context, key Key) (Record, bool, error) 
 		s.st.hold(rec.UID)
 	}
 	return s.st.judged(rec), true, nil
+}
+
+// Restore takes back a tombstone of this session when the fleet has definitely
+// refused to delete the machine, as one that has branches. It reports nothing when
+// the record has changed hands: then its deletion is another's affair.
+func (s *Session) Restore(ctx context.Context, rec Record) error {
+	now, err := s.change(context.WithoutCancel(ctx), rec, func(r *Record) error {
+		if r.Phase != Deleting || r.Claimer != s.st.id || r.sess.State != sessionLive {
+			return ErrStale
+		}
+		r.Phase, r.Due, r.Claimer, r.Claimed = Ready, 0, "", 0
+		if !r.Confirmed() {
+			r.Phase = Creating
+		}
+		return nil
+	})
+	s.st.release(rec.UID)
+	if errors.Is(err, ErrStale) {
+		return nil
+	}
+	if err == nil && now.Session == s.id {
+		s.remember(now)
+	}
+	return err
 }
 
 // tombstone returns rec as one that has to go, claimed for this process unless
@@ -290,7 +331,7 @@ func (s *Session) End(ctx context.Context) ([]Record, error) {
 	})
 	failpoint("end")
 	if err != nil {
-		return known, err
+		return known, unlessOtherSchema(err)
 	}
 	s.st.mu.Lock()
 	delete(s.st.mine, s.id)
@@ -334,83 +375,4 @@ func (s *Session) end(t *tx) ([]Record, error) {
 		}
 	}
 	return recs, t.tidySession(s.id)
-}
-
-// Owner says whose a record is, as this session sees it.
-func (s *Session) Owner(rec Record) Owner {
-	switch {
-	case rec.UID == "" || rec.Phase == Gone:
-		return NoOwner
-	case rec.Session == s.id:
-		return ThisSession
-	case rec.owner == ownerDead:
-		return CrashedSession
-	case rec.owner == ownerEnded:
-		return NoOwner
-	}
-	return AnotherSession
-}
-
-// Use returns the record of a machine that a user of this session has named.
-// A machine that a crashed session of the same principal left becomes
-// this session's by it. It costs nothing for the session's own machines.
-func (s *Session) Use(ctx context.Context, key Key) (Record, bool, error) {
-	s.mu.Lock()
-	rec, ok := s.recs[key]
-	s.mu.Unlock()
-	if ok {
-		return rec, true, nil
-	}
-	rec, ok, err := s.st.Find(ctx, key)
-	if err != nil || !ok || rec.owner != ownerDead || !rec.adoptable(s.row.Principal) {
-		return rec, ok, err
-	}
-	if err := s.begin(); err != nil {
-		return rec, true, err
-	}
-	heir := rec
-	err = s.st.update(ctx, func(t *tx) error {
-		now, ok, err := t.record(key)
-		if err != nil {
-			return err
-		}
-		heir = now
-		// another may have been faster, or its time was up
-		if !ok || now.UID != rec.UID || now.Instance != rec.Instance || !now.adoptable(s.row.Principal) {
-			return nil
-		}
-		if err := s.enter(t); err != nil {
-			return err
-		}
-		heir.Session, heir.Instance, heir.Due = s.id, s.st.id, 0
-		if err := t.putRecord(heir); err != nil {
-			return err
-		}
-		return t.tidySession(now.Session)
-	})
-	if err != nil {
-		return rec, true, err
-	}
-	failpoint("adopt")
-	if heir.Session != s.id {
-		return s.st.Find(ctx, key)
-	}
-	heir.owner = ownerLive
-	s.remember(heir)
-	s.st.updateLedger(heir)
-	return heir, true, nil
-}
-
-func (s *Session) remember(r Record) {
-	s.mu.Lock()
-	s.recs[r.Key()] = r
-	s.mu.Unlock()
-}
-
-func (s *Session) forget(r Record) {
-	s.mu.Lock()
-	if s.recs[r.Key()].UID == r.UID {
-		delete(s.recs, r.Key())
-	}
-	s.mu.Unlock()
 }

@@ -80,6 +80,9 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 	for _, o := range outcomes {
 		s.release(o.Record.UID)
 	}
+	if errors.Is(err, errOtherSchema) {
+		left, done, err = unwritten(outcomes)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +92,19 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 		err = errors.Join(err, s.dropLedger(r.UID))
 	}
 	return left, err
+}
+
+// unwritten sorts outcomes that cannot be written down by what they mean for
+// the ledger.
+func unwritten(outcomes []Outcome) (left, done []Record, err error) {
+	for _, o := range outcomes {
+		if o.Result == Failed || o.Result == Blocked || o.Result == Absent && !o.Record.Confirmed() {
+			left = append(left, o.Record)
+		} else {
+			done = append(done, o.Record)
+		}
+	}
+	return left, done, nil
 }
 
 // settle applies one outcome and reports whether the machine is done with.

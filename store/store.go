@@ -136,6 +136,7 @@ type Store struct {
 	lifeName string               // its name in inst/
 	mine     map[string]*Session  // sessions of this instance that wrote something
 	held     map[string]time.Time // uids whose deletion is under way here
+	flushed  time.Time            // cursors
 
 	settle settleWindow
 
@@ -272,6 +273,11 @@ func (s *Store) Abort() error {
 // Close lets go of everything. Sessions that were not ended stay as those of a
 // crashed process.
 func (s *Store) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	if err := s.flush(ctx, true); err != nil {
+		s.opts.Log.Warn("cursors are not written", "err", err)
+	}
 	s.leave()
 	s.queue.close()
 	s.placeMu.Lock()

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -136,3 +137,153 @@ func TestCrashedOwner(t *testing.T) {
 
 // claims are those of a sweep.
 func claims() store.Claims { return store.Claims{Limit: 16} }
+
+// T46: cursors are written together, survive their session's crash with the
+// machine, and go with it.
+func TestCursors(t *testing.T) {
+	p := newPlaces(t)
+	st := p.open(t)
+	s := st.NewSession("stdio", "first")
+	var recs []store.Record
+	for i := range 64 {
+		recs = append(recs, ready(t, s, wish(fmt.Sprintf("mcp-%d", i))))
+	}
+	before := st.Commits()
+	for round := range 30 { // each subscription is looked at every two seconds
+		for _, r := range recs {
+			check(t, s.SetCursor(t.Context(), r, "logs", fmt.Sprintf("%s at %d", r.Name, round)))
+		}
+	}
+	if n := st.Commits() - before; n > 15 {
+		t.Errorf("%d transactions", n)
+	}
+	if token, ok, err := s.Cursor(t.Context(), recs[3], "logs"); err != nil || !ok || token != "mcp-3 at 29" {
+		t.Errorf("own cursor: %q %v %v", token, ok, err)
+	}
+	check(t, st.Flush(t.Context()))
+	check(t, st.Abort())
+
+	st = p.open(t)
+	heir := st.NewSession("stdio", "heir")
+	rec, ok, err := heir.Use(t.Context(), local("mcp-3"))
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	if token, ok, err := heir.Cursor(t.Context(), rec, "logs"); err != nil || !ok || token != "mcp-3 at 29" {
+		t.Errorf("inherited cursor: %q %v %v", token, ok, err)
+	}
+	if _, ok, err := heir.Cursor(t.Context(), recs[4], "logs"); err != nil || ok {
+		t.Errorf("a cursor of somebody else: %v %v", ok, err)
+	}
+	gone, _, err := heir.Tombstone(t.Context(), local("mcp-3"))
+	check(t, err)
+	_, err = st.Settle(t.Context(), store.Outcome{Record: gone, Result: store.Deleted})
+	check(t, err)
+	other := p.open(t).NewSession("stdio", "other")
+	if _, ok, err := other.Cursor(t.Context(), rec, "logs"); err != nil || ok {
+		t.Errorf("the cursor of a machine that is gone: %v %v", ok, err)
+	}
+}
+
+// T41, I16: the wall clock decides nothing, and a suspended computer reaps
+// nothing right after it wakes up.
+func TestClocks(t *testing.T) {
+	p := newPlaces(t)
+	h := store.ThisHost()
+	awake, ahead, slept := h.Awake, time.Duration(0), time.Duration(0)
+	h.Awake = func() time.Duration { return awake() + ahead }
+	h.Suspended = func() time.Duration { return slept }
+	st := p.open(t, onHost(h))
+	crashed := p.open(t, onHost(h))
+	ready(t, crashed.NewSession("stdio", "crashed"), wish("mcp-a"))
+	check(t, crashed.Abort())
+	claim := func(want int, when string) {
+		t.Helper()
+		recs, err := st.Claim(t.Context(), store.Claims{})
+		if err != nil || len(recs) != want {
+			t.Errorf("%s: claimed %d, %v", when, len(recs), err)
+		}
+	}
+	claim(0, "at the death")
+	slept += 8 * time.Hour
+	claim(0, "after eight hours of sleep, which do not count")
+	ahead += 11 * time.Minute
+	claim(1, "after eleven minutes awake")
+
+	ready(t, st.NewSession("stdio", "x"), wish("mcp-b"))
+	crashed = p.open(t, onHost(h))
+	ready(t, crashed.NewSession("stdio", "crashed"), wish("mcp-c"))
+	check(t, crashed.Abort())
+	claim(0, "at the second death")
+	ahead += 11 * time.Minute
+	slept += time.Hour
+	claim(0, "just after waking up")
+	ahead += 31 * time.Second
+	claim(1, "half a minute later")
+}
+
+// T43, I20: a file of a newer version that must not be written by this one. Its
+// sessions live on the ledger; nobody else's machine is touched.
+func TestNewerSchema(t *testing.T) {
+	p := newPlaces(t)
+	newer := p.open(t)
+	ready(t, newer.NewSession("stdio", "newer"), wish("mcp-newer"))
+	check(t, newer.SetSchema(t.Context(), 2, 1, 2))
+	check(t, newer.Abort())
+
+	old := p.open(t, func(o *store.Options) { o.CrashGrace = -1 })
+	s := old.NewSession("stdio", "old")
+	rec := ready(t, s, wish("mcp-old"))
+	_, err := s.Intend(t.Context(), wish("mcp-old"))
+	if !errors.As(err, new(*store.ExistsError)) {
+		t.Errorf("a second wish of the name: %v", err)
+	}
+	if recs, err := old.Claim(t.Context(), store.Claims{NoGrace: true}); err != nil || len(recs) != 0 {
+		t.Errorf("the old version claims %v, %v", recs, err)
+	}
+	files, err := filepath.Glob(filepath.Join(p.state, "smol-mcp/hosts/*/ledger/*"))
+	if err != nil || len(files) != 2 {
+		t.Errorf("ledger: %v %v", files, err)
+	}
+	recs, err := s.End(t.Context())
+	if err != nil || len(recs) != 1 || recs[0].UID != rec.UID {
+		t.Fatalf("end: %v %v", recs, err)
+	}
+	claimed, busy, err := old.ClaimAll(t.Context(), recs...)
+	if err != nil || len(claimed) != 1 || len(busy) != 0 {
+		t.Fatalf("claim: %v %v %v", claimed, busy, err)
+	}
+	if left, err := old.Settle(t.Context(), store.Outcome{Record: claimed[0], Result: store.Deleted}); err != nil || len(left) != 0 {
+		t.Errorf("settle: %v %v", left, err)
+	}
+	check(t, old.Close())
+	check(t, p.open(t).SetSchema(t.Context(), 1, 1, 1)) // what the newer version would see
+	st := p.open(t)
+	all, err := st.Records(t.Context())
+	if err != nil || len(all) != 1 || all[0].Name != "mcp-newer" || all[0].Phase != store.Ready {
+		t.Errorf("records: %+v %v", all, err)
+	}
+}
+
+// A refused deletion leaves the machine with its owner.
+func TestRestore(t *testing.T) {
+	p := newPlaces(t)
+	st := p.open(t)
+	s := st.NewSession("stdio", "test")
+	want := ready(t, s, wish("mcp-a"))
+	rec, _, err := s.Tombstone(t.Context(), local("mcp-a"))
+	check(t, err)
+	check(t, s.Restore(t.Context(), rec))
+	got, ok, err := st.Find(t.Context(), local("mcp-a"))
+	if err != nil || !ok || got.UID != want.UID || got.Phase != store.Ready || got.Due != 0 || got.Claimer != "" {
+		t.Errorf("%+v %v %v", got, ok, err)
+	}
+	recs, err := s.End(t.Context())
+	if err != nil || len(recs) != 1 {
+		t.Errorf("end: %v %v", recs, err)
+	}
+	check(t, s.Restore(t.Context(), recs[0]))
+	if got, _, err = st.Find(t.Context(), local("mcp-a")); err != nil || got.Phase != store.Deleting {
+		t.Errorf("restored after the end: %+v %v", got, err)
+	}
+}

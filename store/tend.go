@@ -30,7 +30,12 @@ func (s *Store) Tend(ctx context.Context) error {
 	if !known {
 		return nil
 	}
-	return errors.Join(s.reconcile(ctx), s.tidyFiles(ctx), s.compact(ctx))
+	for _, work := range []func(context.Context) error{s.reconcile, s.tidyFiles, s.compact} {
+		if err := work(ctx); err != nil {
+			return unlessOtherSchema(err)
+		}
+	}
+	return nil
 }
 
 // reconcile makes records for files of the ledger that have none.
