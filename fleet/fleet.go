@@ -70,9 +70,8 @@ type Fleet interface {
 	// makes its parent directories. Mode and owner are the fleet's default.
 	Upload(ctx context.Context, name, path string, r io.Reader, size int64) error
 
-	// Logs returns console lines: the newest tail ones (1..10000) when cursor
-	// is empty, else those after it.
-	Logs(ctx context.Context, name, cursor string, tail int) (LogPage, error)
+	// Logs returns console lines, oldest first. It starts nothing.
+	Logs(ctx context.Context, name string, q LogQuery) (LogPage, error)
 
 	// Pull fetches an image into a machine's image store.
 	Pull(ctx context.Context, name, image string) (Image, error)
@@ -195,13 +194,6 @@ type Result struct {
 	ExitCode int // 124 after the timeout, 128+N after signal N
 	Stdout   []byte
 	Stderr   []byte
-}
-
-// LogPage is a run of console lines and where the next one begins.
-type LogPage struct {
-	Lines  []string
-	Cursor string // opaque; give it to the next call
-	Gap    bool   // lines between the cursor and Lines may be missing (rotation, restart)
 }
 
 // Deletion is what a fleet says after a delete.

@@ -49,8 +49,8 @@ func (r retrying) Get(ctx context.Context, name string) (m Machine, err error) {
 	return m, err
 }
 
-func (r retrying) Logs(ctx context.Context, name, cursor string, tail int) (page LogPage, err error) {
-	err = again(ctx, func() error { page, err = r.Fleet.Logs(ctx, name, cursor, tail); return err })
+func (r retrying) Logs(ctx context.Context, name string, q LogQuery) (page LogPage, err error) {
+	err = again(ctx, func() error { page, err = r.Fleet.Logs(ctx, name, q); return err })
 	return page, err
 }
 

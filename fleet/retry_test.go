@@ -22,7 +22,7 @@ func calls(ctx context.Context, f fleet.Fleet) map[string]func() error {
 		"Info":     func() error { _, err := f.Info(ctx); return err },
 		"List":     func() error { _, err := f.List(ctx); return err },
 		"Get":      func() error { _, err := f.Get(ctx, "vm"); return err },
-		"Logs":     func() error { _, err := f.Logs(ctx, "vm", "", 1); return err },
+		"Logs":     func() error { _, err := f.Logs(ctx, "vm", fleet.LogQuery{Tail: 1}); return err },
 		"Download": func() error { _, err := f.Download(ctx, "vm", "/x", &bytes.Buffer{}, 0); return err },
 		"Delete":   func() error { _, err := f.Delete(ctx, "vm"); return err },
 		"Create":   func() error { _, err := f.Create(ctx, fleet.Spec{Name: "vm-2"}); return err },

@@ -69,7 +69,7 @@ func TestOneRequestEach(t *testing.T) {
 		}, 1},
 		{"upload", func() error { return s.Upload(t.Context(), "vm", "/x", strings.NewReader("x"), 1) }, 1},
 		{"download", func() error { _, err := s.Download(t.Context(), "vm", "/x", io.Discard, 0); return err }, 1},
-		{"logs", func() error { _, err := s.Logs(t.Context(), "vm", "", 10); return err }, 1},
+		{"logs", func() error { _, err := s.Logs(t.Context(), "vm", fleet.LogQuery{Tail: 10}); return err }, 1},
 		{"stop", func() error { _, err := s.Stop(t.Context(), "vm", fleet.StopOptions{}); return err }, 1},
 		{"delete", func() error { _, err := s.Delete(t.Context(), "vm"); return err }, 2},
 	}
@@ -146,7 +146,7 @@ func TestConsoleRotates(t *testing.T) {
 	if _, err := s.Start(t.Context(), create(t, s, "vm"), fleet.StartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	page, err := s.Logs(t.Context(), "vm", "", 1000)
+	page, err := s.Logs(t.Context(), "vm", fleet.LogQuery{Tail: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestConsoleRotates(t *testing.T) {
 			next++
 		}
 		server.Console("vm", want...)
-		if page, err = s.Logs(t.Context(), "vm", page.Cursor, 1000); err != nil {
+		if page, err = s.Logs(t.Context(), "vm", fleet.LogQuery{Cursor: page.Cursor, Tail: 1000}); err != nil {
 			t.Fatal(err)
 		}
 		if page.Gap {

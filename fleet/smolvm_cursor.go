@@ -83,23 +83,32 @@ type consoleLog struct {
 	whole bool
 }
 
-// page returns the newest tail lines, or what follows from, and the cursor
-// behind it.
-func (l consoleLog) page(from *logCursor, tail int, machine string) LogPage {
-	newest := l.lines[max(0, len(l.lines)-tail):]
+// page returns the newest lines, or what follows from, and the cursor behind
+// what it returns.
+func (l consoleLog) page(from *logCursor, q LogQuery, machine string) LogPage {
+	newest := LogPage{Lines: slices.Clone(l.lines[max(0, len(l.lines)-q.Tail):]), Cursor: l.cursor().token(machine)}
 	if from == nil {
-		return LogPage{Lines: newest, Cursor: l.cursor().token(machine)}
+		newest.Fit(q.MaxBytes, true)
+		return newest
 	}
 	at, rest, gap := l.find(*from)
 	if at < 0 {
-		return LogPage{Lines: newest, Cursor: l.cursor().token(machine), Gap: true}
+		newest.Gap = true
+		newest.Fit(q.MaxBytes, true)
+		return newest
 	}
-	lines := slices.Clone(l.lines[at:])
+	page := LogPage{Lines: slices.Clone(l.lines[at:]), Gap: gap}
 	if rest != "" { // the end of a line that was half written
-		lines = slices.Insert(lines, 0, rest)
+		page.Lines = slices.Insert(page.Lines, 0, rest)
+		at--
 	}
-	return LogPage{Lines: lines, Cursor: l.cursor().token(machine), Gap: gap}
+	_, kept := page.Fit(q.MaxBytes, false)
+	page.Cursor = l.upTo(at + kept).cursor().token(machine)
+	return page
 }
+
+// upTo is the console as it was when it had n of its lines.
+func (l consoleLog) upTo(n int) consoleLog { return consoleLog{lines: l.lines[:n], whole: l.whole} }
 
 // cursor is the place behind the newest line.
 func (l consoleLog) cursor() logCursor {

@@ -19,18 +19,18 @@ const (
 
 // Logs returns console lines. The API has no offsets: a page after a cursor is
 // found in the newest lines that it gives.
-func (s *Smolvm) Logs(ctx context.Context, name, cursor string, tail int) (LogPage, error) {
+func (s *Smolvm) Logs(ctx context.Context, name string, q LogQuery) (LogPage, error) {
 	r := request{op: "read the console of machine " + name, method: http.MethodGet, wait: logsWait}
 	if err := CheckAnyName(name); err != nil {
 		return LogPage{}, err
 	}
-	if tail < 1 || tail > maxTail {
-		return LogPage{}, r.fail(CodeInvalid, false, fmt.Errorf("tail %d is not within 1..%d", tail, maxTail))
+	if q.Tail < 1 || q.Tail > maxTail {
+		return LogPage{}, r.fail(CodeInvalid, false, fmt.Errorf("tail %d is not within 1..%d", q.Tail, maxTail))
 	}
 	var from *logCursor
-	want := tail
-	if cursor != "" {
-		c, err := parseCursor(cursor, name)
+	want := q.Tail
+	if q.Cursor != "" {
+		c, err := parseCursor(q.Cursor, name)
 		if err != nil {
 			return LogPage{}, r.fail(CodeInvalid, false, err)
 		}
@@ -44,7 +44,7 @@ func (s *Smolvm) Logs(ctx context.Context, name, cursor string, tail int) (LogPa
 	if err != nil {
 		return LogPage{}, err
 	}
-	return log.page(from, tail, name), nil
+	return log.page(from, q, name), nil
 }
 
 // console fetches up to want lines.

@@ -47,7 +47,7 @@ func TestLogPages(t *testing.T) {
 	s := consoleServer(t, &lines)
 	next := func(cursor string) LogPage {
 		t.Helper()
-		page, err := s.Logs(t.Context(), "vm", cursor, 100)
+		page, err := s.Logs(t.Context(), "vm", LogQuery{Cursor: cursor, Tail: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,14 +86,14 @@ func TestLogPages(t *testing.T) {
 func TestLogRepeats(t *testing.T) {
 	lines := slices.Repeat([]string{"tick"}, 40)
 	s := consoleServer(t, &lines)
-	all, err := s.Logs(t.Context(), "vm", "", 100)
+	all, err := s.Logs(t.Context(), "vm", LogQuery{Tail: 100})
 	wantPage(t, all, err, false, lines...)
-	few, err := s.Logs(t.Context(), "vm", "", 20)
+	few, err := s.Logs(t.Context(), "vm", LogQuery{Tail: 20})
 	wantPage(t, few, err, false, lines[:20]...)
 	lines = slices.Repeat([]string{"tick"}, 45)
-	page, err := s.Logs(t.Context(), "vm", all.Cursor, 100)
+	page, err := s.Logs(t.Context(), "vm", LogQuery{Cursor: all.Cursor, Tail: 100})
 	wantPage(t, page, err, false, lines[:5]...)
-	page, err = s.Logs(t.Context(), "vm", few.Cursor, 100)
+	page, err = s.Logs(t.Context(), "vm", LogQuery{Cursor: few.Cursor, Tail: 100})
 	wantPage(t, page, err, true)
 }
 
@@ -101,16 +101,16 @@ func TestLogRepeats(t *testing.T) {
 func TestLogHalfLine(t *testing.T) {
 	lines := append(numbered(0, 30), "Loading")
 	s := consoleServer(t, &lines)
-	page, err := s.Logs(t.Context(), "vm", "", 2)
+	page, err := s.Logs(t.Context(), "vm", LogQuery{Tail: 2})
 	wantPage(t, page, err, false, "[29] line", "Loading")
 	lines = append(numbered(0, 30), "Loading done", "next")
-	page, err = s.Logs(t.Context(), "vm", page.Cursor, 2)
+	page, err = s.Logs(t.Context(), "vm", LogQuery{Cursor: page.Cursor, Tail: 2})
 	wantPage(t, page, err, false, " done", "next")
 	lines = append(lines, "")
-	page, err = s.Logs(t.Context(), "vm", page.Cursor, 2)
+	page, err = s.Logs(t.Context(), "vm", LogQuery{Cursor: page.Cursor, Tail: 2})
 	wantPage(t, page, err, false, "")
 	lines = append(lines, "", "x")
-	page, err = s.Logs(t.Context(), "vm", page.Cursor, 2)
+	page, err = s.Logs(t.Context(), "vm", LogQuery{Cursor: page.Cursor, Tail: 2})
 	wantPage(t, page, err, false, "", "x")
 }
 
@@ -125,7 +125,7 @@ func TestLogPagesAddUp(t *testing.T) {
 			for range r.IntN(30) {
 				lines = append(lines, strconv.Itoa(r.IntN(1+int(seed%5)))) // few different lines
 			}
-			page, err := s.Logs(t.Context(), "vm", cursor, 10000)
+			page, err := s.Logs(t.Context(), "vm", LogQuery{Cursor: cursor, Tail: 10000})
 			if err != nil || page.Gap {
 				t.Fatalf("seed %d: gap %v, %v", seed, page.Gap, err)
 			}
@@ -142,7 +142,7 @@ func TestLogLongLines(t *testing.T) {
 	long := strings.Repeat("ä", 1<<20)
 	lines := []string{"before", long, strings.Repeat("b", maxLogLine), "", " indented", "data: x", "after"}
 	s := consoleServer(t, &lines)
-	page, err := s.Logs(t.Context(), "vm", "", 100)
+	page, err := s.Logs(t.Context(), "vm", LogQuery{Tail: 100})
 	if err != nil || len(page.Lines) != len(lines) {
 		t.Fatalf("%d lines, %v", len(page.Lines), err)
 	}
@@ -157,7 +157,7 @@ func TestLogLongLines(t *testing.T) {
 
 	lines = slices.Repeat([]string{strings.Repeat("c", maxLogLine)}, 400) // 25 MiB
 	lines = append(lines, "the newest")
-	page, err = s.Logs(t.Context(), "vm", "", 10000)
+	page, err = s.Logs(t.Context(), "vm", LogQuery{Tail: 10000})
 	total := 0
 	for _, line := range page.Lines {
 		total += len(line)
@@ -182,13 +182,13 @@ func TestLogStream(t *testing.T) {
 func TestLogRefusals(t *testing.T) {
 	created := strings.Replace(vm, "running", "created", 1)
 	missing := refused(404, "no log file", "NOT_FOUND")
-	page, err := serve(t, inOrder(missing, ok(created))).Logs(t.Context(), "vm", "", 10)
+	page, err := serve(t, inOrder(missing, ok(created))).Logs(t.Context(), "vm", LogQuery{Tail: 10})
 	wantPage(t, page, err, false)
-	_, err = serve(t, inOrder(missing, ok(vm))).Logs(t.Context(), "vm", "", 10)
+	_, err = serve(t, inOrder(missing, ok(vm))).Logs(t.Context(), "vm", LogQuery{Tail: 10})
 	wantErr(t, err, CodeNotFound, false, "no log file")
-	_, err = serve(t, inOrder(missing, missing)).Logs(t.Context(), "vm", "", 10)
+	_, err = serve(t, inOrder(missing, missing)).Logs(t.Context(), "vm", LogQuery{Tail: 10})
 	wantErr(t, err, CodeNotFound, false)
-	_, err = serve(t, inOrder(ok(`{}`))).Logs(t.Context(), "vm", "", 10)
+	_, err = serve(t, inOrder(ok(`{}`))).Logs(t.Context(), "vm", LogQuery{Tail: 10})
 	wantErr(t, err, CodeInternal, false, "event stream")
 }
 
@@ -224,7 +224,49 @@ func FuzzCursor(f *testing.F) {
 	log := consoleLog{lines: numbered(0, 40), whole: true}
 	f.Fuzz(func(t *testing.T, token string) {
 		if c, err := parseCursor(token, "vm"); err == nil {
-			log.page(&c, 10, "vm")
+			log.page(&c, LogQuery{Tail: 10}, "vm")
 		}
 	})
+}
+
+// W30: over the bound nothing is lost: pages after a cursor give the oldest lines
+// first, and go on where they ended.
+func TestLogPagesWithinBytes(t *testing.T) {
+	lines := numbered(0, 10)
+	s := consoleServer(t, &lines)
+	first, err := s.Logs(t.Context(), "vm", LogQuery{Tail: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines = append(numbered(0, 200), strings.Repeat("x", 5000))
+	lines = append(lines, numbered(300, 310)...)
+	cursor, all := first.Cursor, []string{}
+	for more := true; more; {
+		page, err := s.Logs(t.Context(), "vm", LogQuery{Cursor: cursor, Tail: 100, MaxBytes: 300})
+		if err != nil || page.Gap || len(page.Lines) == 0 {
+			t.Fatalf("%+v, %v", page, err)
+		}
+		size := 0
+		for _, line := range page.Lines {
+			size += len(line) + 1
+		}
+		if size > 301 {
+			t.Errorf("a page of %d bytes", size)
+		}
+		all, cursor, more = append(all, page.Lines...), page.Cursor, page.More && len(all) < 1000
+	}
+	want := slices.Clone(lines[10:])
+	want[190] = fmt.Sprintf("%s [%d more bytes of this line]", strings.Repeat("x", 260), 4740)
+	// The page of the long line has more to come only after it.
+	rest, err := s.Logs(t.Context(), "vm", LogQuery{Cursor: cursor, Tail: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all = append(all, rest.Lines...); !slices.Equal(all, want) {
+		t.Errorf("%d lines, want %d: %.200q", len(all), len(want), all[185:])
+	}
+	newest, err := s.Logs(t.Context(), "vm", LogQuery{Tail: 100, MaxBytes: 60})
+	if err != nil || !newest.More || !slices.Equal(newest.Lines, numbered(305, 310)) {
+		t.Errorf("%+v, %v", newest, err)
+	}
 }

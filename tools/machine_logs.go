@@ -3,6 +3,8 @@ package tools
 import (
 	"context"
 	"fmt"
+
+	"smol-mcp/fleet"
 )
 
 type logsIn struct {
@@ -22,7 +24,7 @@ func machineLogs(l Limits) tool {
 		name:  "machine-logs",
 		title: "Read console log",
 		description: "Reads the newest lines of a machine's console: boot messages and the engine's own, not the output of commands, which run-command returns. Use it when a machine does not start, is not ready or is unreachable. " +
-			"One snapshot, oldest line first; to see only what came since, pass the cursor of the last answer. truncated: lines are missing, since not all fit or the log was rotated. Reads only and starts nothing.",
+			"One snapshot, oldest line first; to see only what came since, pass the cursor of the last answer. truncated: lines are missing; with a cursor the next call brings those that did not fit, else the log was rotated. Reads only and starts nothing.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
 			optional("tail", between(fmt.Sprintf("How many lines from the end, 1 to 10000. Default: %d. With a cursor: how many when its place is lost.", l.LogsTail), 1, 10000)),
@@ -40,26 +42,9 @@ func (c *call) logs(ctx context.Context, in logsIn) (logsOut, error) {
 	if tail == 0 {
 		tail = c.opts.Limits.LogsTail
 	}
-	page, err := c.fleet.Logs(ctx, in.Name, in.Cursor, tail)
+	page, err := c.fleet.Logs(ctx, in.Name, fleet.LogQuery{Cursor: in.Cursor, Tail: tail, MaxBytes: min(c.opts.Limits.MaxOutputBytes, c.opts.Limits.payloadChars())})
 	if err != nil {
 		return logsOut{}, c.nearby(ctx, in.Name, err)
 	}
-	lines, cut := newest(page.Lines, c.opts.Limits.MaxOutputBytes)
-	return logsOut{Lines: lines, Cursor: page.Cursor, Truncated: cut || page.Gap}, nil
-}
-
-// newest returns the last lines that fit into budget bytes, and whether any was
-// left out or cut. A line that alone is larger is cut and marked, never dropped.
-func newest(lines []string, budget int) (kept []string, cut bool) {
-	first, left := len(lines), budget
-	for first > 0 && len(lines[first-1])+1 <= left {
-		first--
-		left -= len(lines[first]) + 1
-	}
-	if first == len(lines) && first > 0 {
-		line := lines[first-1]
-		head := runeCut([]byte(line), max(0, budget-64))
-		return []string{fmt.Sprintf("%s [%d more bytes of this line left out]", line[:head], len(line)-head)}, true
-	}
-	return append([]string{}, lines[first:]...), first > 0
+	return logsOut{Lines: append([]string{}, page.Lines...), Cursor: page.Cursor, Truncated: page.More || page.Gap}, nil
 }

@@ -61,7 +61,7 @@ func (c *call) exitedEarly(ctx context.Context, name string) error {
 		return nil
 	}
 	e := &fleet.Error{Code: fleet.CodeNotReady, Op: "wait for machine " + name, Why: "it went to state " + string(m.State) + " before it was ready"}
-	if page, err := c.fleet.Logs(ctx, name, "", 5); err == nil && len(page.Lines) > 0 {
+	if page, err := c.fleet.Logs(ctx, name, fleet.LogQuery{Tail: 5}); err == nil && len(page.Lines) > 0 {
 		e.Why += "; its console ends with: " + fleet.Bound(strings.Join(page.Lines, " | "), 400)
 	}
 	return e

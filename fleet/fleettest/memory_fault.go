@@ -182,28 +182,30 @@ func (m *Memory) locked(name, method string, do func(vm *memoryMachine) error) e
 }
 
 // Logs returns console lines. Its cursors are places in the console.
-func (m *Memory) Logs(ctx context.Context, name, cursor string, tail int) (page fleet.LogPage, err error) {
+func (m *Memory) Logs(ctx context.Context, name string, q fleet.LogQuery) (page fleet.LogPage, err error) {
 	op := "read the console of machine " + name
-	if tail < 1 || tail > 10000 {
-		return page, fleet.Errorf(fleet.CodeInvalid, op, "tail %d is not within 1..10000", tail)
+	if q.Tail < 1 || q.Tail > 10000 {
+		return page, fleet.Errorf(fleet.CodeInvalid, op, "tail %d is not within 1..10000", q.Tail)
 	}
 	err = m.on(ctx, "Logs", name, func(vm *memoryMachine) error {
-		at := max(0, len(vm.console)-tail)
-		if cursor != "" {
+		at := max(0, len(vm.console)-q.Tail)
+		newest := true
+		if q.Cursor != "" {
 			var of string
 			var id int64
 			var n int
-			if _, err := fmt.Sscanf(cursor, "%d.%d.%s", &id, &n, &of); err != nil || of != name || n < 0 {
+			if _, err := fmt.Sscanf(q.Cursor, "%d.%d.%s", &id, &n, &of); err != nil || of != name || n < 0 {
 				return fleet.Errorf(fleet.CodeInvalid, op, "the cursor is none of this machine's console")
 			}
 			if id == vm.consoleID && n <= len(vm.console) {
-				at = n
+				at, newest = n, false
 			} else {
 				page.Gap = true
 			}
 		}
 		page.Lines = slices.Clone(vm.console[at:])
-		page.Cursor = fmt.Sprintf("%d.%d.%s", vm.consoleID, len(vm.console), name)
+		before, kept := page.Fit(q.MaxBytes, newest)
+		page.Cursor = fmt.Sprintf("%d.%d.%s", vm.consoleID, at+before+kept, name)
 		return nil
 	})
 	return page, err

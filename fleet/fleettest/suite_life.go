@@ -197,7 +197,7 @@ func (s *suite) calls(c context.Context, name string) map[string]error {
 	_, errs["Exec"] = s.Exec(c, name, fleet.Command{Argv: []string{"true"}, Timeout: time.Second})
 	_, errs["Download"] = s.Download(c, name, "/etc/passwd", io.Discard, 0)
 	errs["Upload"] = s.Upload(c, name, "/tmp/x", strings.NewReader("x"), 1)
-	_, errs["Logs"] = s.Logs(c, name, "", 10)
+	_, errs["Logs"] = s.Logs(c, name, fleet.LogQuery{Tail: 10})
 	_, errs["Pull"] = s.Pull(c, name, "alpine:3.20")
 	return errs
 }
@@ -328,22 +328,22 @@ func testPull(t *testing.T, s *suite) {
 
 func testLogs(t *testing.T, s *suite) {
 	m := s.create(t, "logs")
-	page, err := s.Logs(ctx(t), m.Name, "", 100)
+	page, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Tail: 100})
 	if err != nil || len(page.Lines) != 0 || page.Cursor == "" {
 		t.Fatalf("a machine that never ran: %+v, %v", page, err)
 	}
 	if _, err := s.Start(ctx(t), m.Name, fleet.StartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	first, err := s.Logs(ctx(t), m.Name, page.Cursor, 100)
+	first, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Cursor: page.Cursor, Tail: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := s.Logs(ctx(t), m.Name, "", 10000)
+	all, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Tail: 10000})
 	if err != nil {
 		t.Fatal(err)
 	}
-	rest, err := s.Logs(ctx(t), m.Name, first.Cursor, 100)
+	rest, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Cursor: first.Cursor, Tail: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,25 +352,25 @@ func testLogs(t *testing.T, s *suite) {
 	if len(first.Lines) == 0 || first.Gap || rest.Gap || fmt.Sprint(all.Lines[:min(len(seen), len(all.Lines))]) != fmt.Sprint(seen[:min(len(seen), len(all.Lines))]) {
 		t.Errorf("after the cursor: %q and %q; in all: %q", first.Lines, rest.Lines, all.Lines)
 	}
-	if one, err := s.Logs(ctx(t), m.Name, "", 1); err != nil || len(one.Lines) != 1 {
+	if one, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Tail: 1}); err != nil || len(one.Lines) != 1 {
 		t.Errorf("tail 1: %q, %v", one.Lines, err)
 	}
 }
 
 func testLogsRefused(t *testing.T, s *suite) {
 	m, other := s.create(t, "logs-a"), s.create(t, "logs-b")
-	page, err := s.Logs(ctx(t), m.Name, "", 10)
+	page, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Tail: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, cursor := range []string{"x", "n:100", strings.Repeat("A", 40), page.Cursor + "A"} {
-		_, err := s.Logs(ctx(t), m.Name, cursor, 10)
+		_, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Cursor: cursor, Tail: 10})
 		wantCode(t, err, fleet.CodeInvalid)
 	}
-	_, err = s.Logs(ctx(t), other.Name, page.Cursor, 10)
+	_, err = s.Logs(ctx(t), other.Name, fleet.LogQuery{Cursor: page.Cursor, Tail: 10})
 	wantCode(t, err, fleet.CodeInvalid)
 	for _, tail := range []int{-1, 0, 10001} {
-		_, err := s.Logs(ctx(t), m.Name, "", tail)
+		_, err := s.Logs(ctx(t), m.Name, fleet.LogQuery{Tail: tail})
 		wantCode(t, err, fleet.CodeInvalid)
 	}
 }
