@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"sync"
+	"time"
 
 	"smol-mcp/fleet"
 	"smol-mcp/store"
@@ -76,6 +77,9 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 		v.Image = pointer(c.images.of(m.Name))
 	}
 	if rec != nil {
+		if left, ok := rec.Left(); ok {
+			v.ExpiresAt = pointer(time.Now().Add(left).Unix())
+		}
 		v.Ephemeral = rec.Kind != store.Persistent
 		v.Owner = string(c.records.Owner(*rec))
 		if v.Image == nil {

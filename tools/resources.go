@@ -3,7 +3,6 @@ package tools
 import (
 	"bytes"
 	"context"
-	"errors"
 	"net/url"
 	"strings"
 	"unicode/utf8"
@@ -17,6 +16,7 @@ import (
 const (
 	targetsURI   = "smol://targets"
 	fileTemplate = "smol://machine/{target}/{name}/file{+path}"
+	logsTemplate = "smol://machine/{target}/{name}/logs"
 )
 
 // maxResource bounds a file read as a resource, in bytes: it comes whole or not at all.
@@ -31,6 +31,10 @@ func (s *Session) addResources(server *mcp.Server) {
 		URITemplate: fileTemplate, Name: "machine-file", Title: "File of a machine", MIMEType: "application/octet-stream",
 		Description: "A file of a machine, whole, up to 8 MiB; for parts of larger ones use the read-file tool.",
 	}, s.readFileResource)
+	server.AddResourceTemplate(&mcp.ResourceTemplate{
+		URITemplate: logsTemplate, Name: "machine-logs", Title: "Console of a machine", MIMEType: "text/plain",
+		Description: "The newest lines of a machine's console. Subscribe to be told of new ones; the machine-logs tool reads from where you were.",
+	}, s.readLogsResource)
 }
 
 // targets is the content of smol://targets.
@@ -96,7 +100,15 @@ func cannot(can fleet.Features) []string {
 // readFileResource gives a file of a machine: as text where it is UTF-8, else as a blob.
 func (s *Session) readFileResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	uri := req.Params.URI
-	machine, file, err := s.parseFileURI(uri)
+	machine, rest, err := s.parseURI(uri)
+	file, isFile := strings.CutPrefix(rest, "file/")
+	switch {
+	case err == nil && !isFile:
+		err = invalid("resource "+fleet.Quote(uri), "it does not follow "+fileTemplate)
+	case err == nil:
+		file = "/" + file
+		err = checkPath(file)
+	}
 	if err != nil {
 		return nil, resourceError(err)
 	}
@@ -118,27 +130,39 @@ func fileURI(target, machine, file string) string {
 	return "smol://machine/" + target + "/" + url.PathEscape(machine) + "/file" + (&url.URL{Path: file}).EscapedPath()
 }
 
-// parseFileURI takes a file address apart; escapes in the path are resolved, and
-// only a fleet that is served may be named.
-func (s *Session) parseFileURI(uri string) (machine, file string, err error) {
-	rest, ok := strings.CutPrefix(uri, "smol://machine/")
-	target, rest, ok2 := strings.Cut(rest, "/")
-	machine, rest, ok3 := strings.Cut(rest, "/")
-	path, ok4 := strings.CutPrefix(rest, "file/")
-	if !ok || !ok2 || !ok3 || !ok4 {
-		return "", "", invalid("resource "+fleet.Quote(uri), "it does not follow "+fileTemplate)
-	}
-	if target != s.opts.Fleets[0].Target() {
-		return "", "", invalid("resource "+fleet.Quote(uri), "this server serves only the "+s.opts.Fleets[0].Target()+" target")
-	}
-	file, err = url.PathUnescape("/" + path)
-	if err == nil {
-		machine, err = url.PathUnescape(machine)
+// readLogsResource gives the newest console lines.
+func (s *Session) readLogsResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	machine, rest, err := s.parseURI(req.Params.URI)
+	if err == nil && rest != "logs" {
+		err = invalid("resource "+fleet.Quote(req.Params.URI), "it does not follow "+logsTemplate)
 	}
 	if err != nil {
-		return "", "", invalid("resource "+fleet.Quote(uri), err.Error())
+		return nil, resourceError(err)
 	}
-	return machine, file, errors.Join(fleet.CheckAnyName(machine), checkPath(file))
+	page, err := s.opts.Fleets[0].Logs(ctx, machine, fleet.LogQuery{Tail: s.opts.Limits.LogsTail, MaxBytes: s.opts.Limits.MaxOutputBytes})
+	if err != nil {
+		return nil, resourceError(err)
+	}
+	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: req.Params.URI, MIMEType: "text/plain", Text: strings.Join(page.Lines, "\n")}}}, nil
+}
+
+// parseURI takes the address of something of a machine apart, with escapes
+// resolved. Only a fleet that is served may be named.
+func (s *Session) parseURI(uri string) (machine, rest string, err error) {
+	path, ok := strings.CutPrefix(uri, "smol://machine/")
+	parts := strings.SplitN(path, "/", 3)
+	if !ok || len(parts) < 3 {
+		return "", "", invalid("resource "+fleet.Quote(uri), "it follows neither "+fileTemplate+" nor "+logsTemplate)
+	}
+	if parts[0] != s.opts.Fleets[0].Target() {
+		return "", "", invalid("resource "+fleet.Quote(uri), "this server serves only the "+s.opts.Fleets[0].Target()+" target")
+	}
+	for i, part := range parts {
+		if parts[i], err = url.PathUnescape(part); err != nil {
+			return "", "", invalid("resource "+fleet.Quote(uri), err.Error())
+		}
+	}
+	return parts[1], parts[2], fleet.CheckAnyName(parts[1])
 }
 
 // resourceError keeps the code of a failure, which a protocol error has no field for.

@@ -70,7 +70,7 @@ func (r *rig) process(change func(*tools.Limits)) tools.Options {
 	limits := tools.Limits{
 		MachinePrefix: "mcp-", MemoryMB: 2048, CPUs: 2, TTL: time.Hour, AutoStop: 15 * time.Minute,
 		ExecTimeout: 2 * time.Minute, MaxExecTimeout: 15 * time.Minute, Wait: 45 * time.Second,
-		MaxOutputBytes: 65536, ReadyTimeout: 20 * time.Second, LogsTail: 100,
+		MaxOutputBytes: 65536, ReadyTimeout: 20 * time.Second, LogsTail: 100, LogsPoll: 10 * time.Millisecond,
 	}
 	if change != nil {
 		change(&limits)

@@ -28,10 +28,12 @@ func (s *Session) newServer() *mcp.Server {
 		Capabilities: &mcp.ServerCapabilities{
 			Logging:   &mcp.LoggingCapabilities{},
 			Tools:     &mcp.ToolCapabilities{},
-			Resources: &mcp.ResourceCapabilities{},
+			Resources: &mcp.ResourceCapabilities{Subscribe: true},
 			Prompts:   &mcp.PromptCapabilities{},
 		},
-		CompletionHandler: s.complete,
+		CompletionHandler:  s.complete,
+		SubscribeHandler:   s.subscribe,
+		UnsubscribeHandler: s.unsubscribe,
 	})
 	equip := sync.OnceFunc(func() {
 		for _, t := range table(s.opts.Limits) {

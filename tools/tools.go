@@ -31,6 +31,7 @@ type Limits struct {
 	MaxOutputBytes int           // per stream, per read-file page and per log page
 	ReadyTimeout   time.Duration // from start to the workload's first answer
 	LogsTail       int           // lines, 1..10000
+	LogsPoll       time.Duration // between two looks at a followed log
 	MountRoots     []string      // host directories below which mounts and image archives may lie; none: refused
 	MaxMachines    int           // recorded machines of this user at once; 0 no limit
 }
@@ -62,17 +63,19 @@ type Session struct {
 	contacts contacts
 	images   images
 	jobs     jobIDs
+	followed followers
 
 	over    context.Context // ends with the session, and with it every call
 	end     context.CancelCauseFunc
 	calls   work // running calls
 	cleanup work // rollbacks that outlive their call
+	follows work // of logs
 }
 
 // New makes the server of one session. kind is "stdio" or "http". Nothing is
 // written or started before the first call of a tool.
 func New(opts Options, kind string) *Session {
-	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork()}
+	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork()}
 	s.over, s.end = context.WithCancelCause(context.Background())
 	s.server = s.newServer()
 	return s
@@ -90,6 +93,7 @@ var errSessionOver = errors.New("the session is over")
 func (s *Session) Close(ctx context.Context) error {
 	s.end(errSessionOver)
 	s.calls.close(ctx)
+	s.follows.close(ctx)
 	s.cleanup.close(ctx)
 	// The mark must be written even when no time is left to act on it.
 	mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)

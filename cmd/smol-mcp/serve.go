@@ -115,6 +115,7 @@ func limits(c *Config) tools.Limits {
 		MaxOutputBytes: c.MaxOutputBytes,
 		ReadyTimeout:   secs(c.ReadyTimeoutSecs),
 		LogsTail:       c.LogsTail,
+		LogsPoll:       secs(c.LogsPollSecs),
 		MountRoots:     c.MountRoots,
 		MaxMachines:    c.MaxMachines,
 	}

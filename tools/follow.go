@@ -1,0 +1,148 @@
+package tools
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+// consoleStream is the name under which the store keeps how far a console is read.
+const consoleStream = "console"
+
+// longestFollowPause bounds the pause between looks at a log that cannot be read.
+const longestFollowPause = time.Minute
+
+// followers are the logs that the client of a session has subscribed to, each
+// with one goroutine, so looks never overlap.
+type followers struct {
+	mu      sync.Mutex
+	running map[string]context.CancelFunc // by address
+}
+
+// begin reports whether uri is not followed yet, and notes that it is from now on.
+func (f *followers) begin(uri string, cancel context.CancelFunc) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running[uri] != nil {
+		return false
+	}
+	if f.running == nil {
+		f.running = map[string]context.CancelFunc{}
+	}
+	f.running[uri] = cancel
+	return true
+}
+
+func (f *followers) end(uri string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if cancel := f.running[uri]; cancel != nil {
+		cancel()
+		delete(f.running, uri)
+	}
+}
+
+// subscribe begins to follow a machine's log. It fails where the log cannot be
+// read; what fails later is tried again.
+func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
+	uri := req.Params.URI
+	machine, rest, err := s.parseURI(uri)
+	if err == nil && rest != "logs" {
+		err = &fleet.Error{Code: fleet.CodeUnsupported, Op: "subscribe to " + fleet.Quote(uri), Why: "only logs can be followed", Next: "subscribe to " + logsTemplate}
+	}
+	if err != nil {
+		return resourceError(err)
+	}
+	rec, cursor, err := s.place(ctx, machine)
+	if err != nil {
+		return resourceError(err)
+	}
+	following, cancel := context.WithCancel(s.over)
+	if !s.follows.begin() {
+		cancel()
+		return resourceError(errSessionOver)
+	}
+	if !s.followed.begin(uri, cancel) {
+		s.follows.done()
+		cancel()
+		return nil
+	}
+	go func() {
+		defer s.follows.done()
+		defer s.followed.end(uri)
+		s.follow(following, uri, rec, machine, cursor)
+	}()
+	return nil
+}
+
+func (s *Session) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
+	s.followed.end(req.Params.URI)
+	return nil
+}
+
+// place is where following a log begins: where the session, or the one that it
+// took the machine over from, has stopped; else its end.
+func (s *Session) place(ctx context.Context, machine string) (store.Record, string, error) {
+	f := s.opts.Fleets[0]
+	rec, _, err := s.records.Use(ctx, store.Key{Target: f.Target(), Name: machine})
+	if err == nil {
+		cursor, ok, err := s.records.Cursor(ctx, rec, consoleStream)
+		if err == nil && ok {
+			_, err := f.Logs(ctx, machine, fleet.LogQuery{Cursor: cursor, Tail: 1})
+			return rec, cursor, err
+		}
+	}
+	page, err := f.Logs(ctx, machine, fleet.LogQuery{Tail: 1})
+	return rec, page.Cursor, err
+}
+
+// follow tells the client of new lines until the subscription or the machine ends.
+func (s *Session) follow(ctx context.Context, uri string, rec store.Record, machine, cursor string) {
+	f := s.opts.Fleets[0]
+	pause := s.opts.Limits.LogsPoll
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		page, err := f.Logs(ctx, machine, fleet.LogQuery{Cursor: cursor, Tail: 1})
+		switch {
+		case ctx.Err() != nil:
+			return
+		case fleet.CodeOf(err) == fleet.CodeNotFound && s.isGone(ctx, machine):
+			s.announce(ctx, uri, mcp.Meta{"gone": true})
+			return
+		case err != nil:
+			s.opts.Log.Debug("a followed log could not be read", "machine", machine, "err", err)
+			pause = min(2*pause, longestFollowPause)
+			continue
+		}
+		pause = s.opts.Limits.LogsPoll
+		if len(page.Lines) == 0 && !page.Gap {
+			continue
+		}
+		cursor = page.Cursor
+		s.announce(ctx, uri, nil)
+		if err := s.records.SetCursor(ctx, rec, consoleStream, cursor); err != nil {
+			s.opts.Log.Warn("the place in a followed log is not written down", "machine", machine, "err", err)
+		}
+	}
+}
+
+// isGone tells a machine that does not exist from one without a log.
+func (s *Session) isGone(ctx context.Context, machine string) bool {
+	_, err := s.opts.Fleets[0].Get(ctx, machine)
+	return fleet.CodeOf(err) == fleet.CodeNotFound
+}
+
+func (s *Session) announce(ctx context.Context, uri string, meta mcp.Meta) {
+	if err := s.server.ResourceUpdated(ctx, &mcp.ResourceUpdatedNotificationParams{Meta: meta, URI: uri}); err != nil {
+		s.opts.Log.Warn("an update was not sent", "uri", uri, "err", err)
+	}
+}
