@@ -3,6 +3,8 @@ package tools
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"smol-mcp/fleet"
 )
@@ -24,7 +26,7 @@ func machineLogs(l Limits) tool {
 		name:  "machine-logs",
 		title: "Read console log",
 		description: "Reads the newest lines of a machine's console: boot messages and the engine's own, not the output of commands, which run-command returns. Use it when a machine does not start, is not ready or is unreachable. " +
-			"One snapshot, oldest line first; to see only what came since, pass the cursor of the last answer. truncated: lines are missing; with a cursor the next call brings those that did not fit, else the log was rotated. Reads only and starts nothing.",
+			"One snapshot, oldest line first; to see only what came since, pass the cursor of the last answer. truncated: lines are missing; with a cursor the next call brings those that did not fit, else the log was rotated or the machine replaced. Reads only and starts nothing.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
 			optional("tail", between(fmt.Sprintf("How many lines from the end, 1 to 10000. Default: %d. With a cursor: how many when its place is lost.", l.LogsTail), 1, 10000)),
@@ -42,9 +44,21 @@ func (c *call) logs(ctx context.Context, in logsIn) (logsOut, error) {
 	if tail == 0 {
 		tail = c.opts.Limits.LogsTail
 	}
-	page, err := c.fleet.Logs(ctx, in.Name, fleet.LogQuery{Cursor: in.Cursor, Tail: tail, MaxBytes: min(c.opts.Limits.MaxOutputBytes, c.opts.Limits.payloadChars())})
+	m, err := c.fleet.Get(ctx, in.Name)
 	if err != nil {
 		return logsOut{}, c.nearby(ctx, in.Name, err)
 	}
-	return logsOut{Lines: append([]string{}, page.Lines...), Cursor: page.Cursor, Truncated: page.More || page.Gap}, nil
+	// A cursor carries when its machine was made, so that a machine which took
+	// the place of another is noticed even when its console looks the same.
+	made := strconv.FormatInt(m.CreatedAt.Unix(), 36)
+	of, cursor, _ := strings.Cut(in.Cursor, ".")
+	replaced := in.Cursor != "" && of != made
+	if replaced {
+		cursor = ""
+	}
+	page, err := c.fleet.Logs(ctx, in.Name, fleet.LogQuery{Cursor: cursor, Tail: tail, MaxBytes: min(c.opts.Limits.MaxOutputBytes, c.opts.Limits.payloadChars())})
+	if err != nil {
+		return logsOut{}, err
+	}
+	return logsOut{Lines: append([]string{}, page.Lines...), Cursor: made + "." + page.Cursor, Truncated: page.More || page.Gap || replaced}, nil
 }

@@ -40,6 +40,7 @@ type rigOptions struct {
 	limits   func(*tools.Limits)
 	protocol string
 	client   *mcp.ClientOptions
+	dir      string // of the records; empty: a new one
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -51,15 +52,18 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		o.memory.Guest = fleettest.Guests(t, o.guest)
 	}
 	r := &rig{t: t, memory: fleettest.NewMemory(o.memory)}
-	r.options = r.process(o.limits)
+	r.options = r.process(o)
 	r.store = r.options.Store
 	r.session, r.client = r.connect(o)
 	return r
 }
 
 // process makes what sessions of one process share, over the rig's fleet.
-func (r *rig) process(change func(*tools.Limits)) tools.Options {
-	dir := r.t.TempDir()
+func (r *rig) process(o rigOptions) tools.Options {
+	dir := o.dir
+	if dir == "" {
+		dir = r.t.TempDir()
+	}
 	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
 	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
 	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.memory}, reaper.Options{Log: log})
@@ -72,8 +76,8 @@ func (r *rig) process(change func(*tools.Limits)) tools.Options {
 		ExecTimeout: 2 * time.Minute, MaxExecTimeout: 15 * time.Minute, Wait: 45 * time.Second,
 		MaxOutputBytes: 65536, ReadyTimeout: 20 * time.Second, LogsTail: 100, LogsPoll: 10 * time.Millisecond,
 	}
-	if change != nil {
-		change(&limits)
+	if o.limits != nil {
+		o.limits(&limits)
 	}
 	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.memory}, Store: st, Remover: reap, Limits: limits, Log: log}
 }
@@ -168,6 +172,14 @@ func (r *rig) machine(arguments map[string]any) string {
 		all[k] = v
 	}
 	return r.call("create-machine", all)["machine"].(map[string]any)["name"].(string)
+}
+
+// exists makes a machine in the fleet behind the session's back.
+func (r *rig) exists(name string) {
+	r.t.Helper()
+	if _, err := r.memory.Create(r.t.Context(), fleet.Spec{Name: name, Image: "alpine:3.20"}); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 func (r *rig) run(machine, command string) map[string]any {

@@ -42,7 +42,7 @@ func (s *Session) newServer() *mcp.Server {
 		s.addResources(server)
 		addPrompts(server)
 	})
-	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, onFirstUse(equip))
+	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, s.tellLeftovers, onFirstUse(equip))
 	return server
 }
 
