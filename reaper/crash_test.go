@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"smol-mcp/store"
 )
 
 var long = flag.Bool("long", false, "run the long forms of the crash tests")
@@ -109,18 +111,84 @@ func crashAt(t *testing.T, fp string, lose func(*places) error) bool {
 	return died
 }
 
-// collect is what a person does who wants everything gone that can go, now
-// and when the last deadline and quarantine are over.
-func (p *places) collect(t testing.TB, w *world) {
-	t.Helper()
+// T5: a process dies while it builds the file anew, makes it small, or writes
+// again what it owns.
+func TestCrashWhileMending(t *testing.T) {
+	for _, point := range []string{"db-link", "mend-rename", "mend-renamed", "compact-rename", "inst-rename"} {
+		t.Run(point, func(t *testing.T) {
+			p, w := newPlaces(t), newWorld()
+			sock := w.serve(t)
+			if out, err := p.worker(t, "orphan", sock, "SMOL_MCP_TEST_GRACE=1h").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			live := p.open(t)
+			s := live.NewSession("stdio", "live")
+			mine := mustMake(t, s, w, wish("mcp-live", store.Ephemeral), "")
+			died := 0
+			for range 5 {
+				switch point {
+				case "db-link":
+					check(t, os.RemoveAll(p.run))
+				case "mend-rename", "mend-renamed":
+					check(t, os.Truncate(filepath.Join(p.run, "state.db"), 8192))
+				}
+				if out, err := p.worker(t, "mender", sock, "SMOL_MCP_FP="+point+"=kill").CombinedOutput(); err != nil {
+					died++
+				} else if point != "db-link" { // the live one may have been faster there
+					t.Fatalf("it came by no %s: %s", point, out)
+				}
+				rec, ok, err := s.Use(t.Context(), local("mcp-live"))
+				if err != nil || !ok || rec.UID != mine.UID {
+					t.Fatalf("the live session: %+v %v %v", rec, ok, err)
+				}
+				mustMake(t, s, w, wish(fmt.Sprintf("mcp-%d", died), store.Once), "")
+			}
+			if died == 0 {
+				t.Error("nobody died")
+			}
+			recs, err := s.End(t.Context())
+			check(t, err)
+			check(t, newReaper(live, w).Remove(t.Context(), recs...))
+			check(t, live.Close())
+			p.collect(t, w)
+			p.clean(t, w)
+		})
+	}
+}
+
+// T6, I5, F13: a reaper dies between its claim and its request; another one
+// finishes within two sweeps.
+func TestReaperDies(t *testing.T) {
+	times := 200
+	if testing.Short() {
+		times = 20
+	}
+	p, w := newPlaces(t), newWorld()
+	sock := w.serve(t)
 	st := p.open(t)
 	r := newReaper(st, w)
-	for range 4 {
-		_, err := r.Collect(t.Context(), true)
-		check(t, err)
-		p.later(16 * time.Minute)
+	for n := range times {
+		s := p.open(t)
+		name := fmt.Sprintf("mcp-%d", n)
+		mustMake(t, s.NewSession("stdio", "test"), w, wish(name, store.Once), "")
+		check(t, s.Abort())
+		if out, err := p.worker(t, "sweeper", sock, "SMOL_MCP_FP=claim=kill").CombinedOutput(); err == nil {
+			t.Fatalf("it did not die: %s", out)
+		}
+		if w.names()[name] == 0 {
+			t.Fatal("it did not die in time")
+		}
+		for range 2 {
+			_, err := r.Sweep(t.Context())
+			check(t, err)
+		}
+		if left := w.names(); len(left) != 0 {
+			t.Fatalf("after two sweeps: %v", left)
+		}
 	}
 	check(t, st.Close())
+	p.collect(t, w)
+	p.clean(t, w)
 }
 
 // T4: six servers live, die and are stopped at random; then one gc has to leave
@@ -202,7 +270,7 @@ func soak(t *testing.T, seed uint64, span time.Duration, env ...string) soaked {
 		})
 	}
 	wg.Wait()
-	w.before, w.after = nil, nil
+	w.rest() // requests outlive their senders
 	for _, c := range w.calls {
 		if strings.HasPrefix(c, "create") && strings.HasSuffix(c, " ") {
 			r.created++

@@ -491,3 +491,17 @@ func TestNoRecordNoCreate(t *testing.T) {
 	check(t, st.Close())
 	p.clean(t, w)
 }
+
+// collect is what a person does who wants everything gone that can go, now
+// and when the last deadline and quarantine are over.
+func (p *places) collect(t testing.TB, w *world) {
+	t.Helper()
+	st := p.open(t)
+	r := newReaper(st, w)
+	for range 4 {
+		_, err := r.Collect(t.Context(), true)
+		check(t, err)
+		p.later(16 * time.Minute)
+	}
+	check(t, st.Close())
+}

@@ -36,6 +36,11 @@ func work(role string) error {
 	switch role {
 	case "life":
 		return life(st, r, w)
+	case "sweeper":
+		_, err := r.Sweep(context.Background())
+		return err
+	case "mender":
+		return mend(st)
 	case "orphan":
 		_, err := makeOne(context.Background(), st.NewSession("stdio", "orphan"), w, soon("mcp-orphan", store.Ephemeral), "")
 		return err // and dies without a word
@@ -46,6 +51,21 @@ func work(role string) error {
 	}
 	s := &server{st: st, r: r, w: w, rand: rand.New(rand.NewPCG(seed, 1)), noIntent: os.Getenv("SMOL_MCP_TEST_NO_INTENT") != ""}
 	return s.run(context.Background())
+}
+
+// mend comes by all that builds or replaces files.
+func mend(st *store.Store) error {
+	ctx := context.Background()
+	s := st.NewSession("stdio", "mender")
+	rec, err := s.Intend(ctx, soon("mcp-mender", store.Once))
+	if err != nil {
+		return err
+	}
+	if err := s.Abandon(ctx, rec); err != nil {
+		return err
+	}
+	_, _, err = st.Compact(ctx)
+	return err
 }
 
 func (r *remote) create(name, parent string) (fleet.Machine, error) {

@@ -8,6 +8,7 @@ import (
 	"net/rpc"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ type world struct {
 	machines map[string]machine
 	calls    []string // "create mcp-a", "delete mcp-a 200", ...
 	serial   int
+	requests atomic.Int64 // under way
+	calm     atomic.Bool  // the hooks are off
 
 	// before is called for each request, without the lock; what it returns is
 	// the answer. after is called when the work was done, and can hide that.
@@ -43,17 +46,31 @@ func hook(fn func(op, name string) error, op, name string) error {
 }
 
 func (w *world) do(op, name string, work func() error) error {
-	if err := hook(w.before, op, name); err != nil {
+	w.requests.Add(1)
+	defer w.requests.Add(-1)
+	if err := hook(w.before, op, name); err != nil && !w.calm.Load() {
 		return err
 	}
 	w.mu.Lock()
 	err := work()
 	w.calls = append(w.calls, fmt.Sprintf("%s %s %v", op, name, fleet.CodeOf(err)))
 	w.mu.Unlock()
-	if lost := hook(w.after, op, name); lost != nil {
+	if lost := hook(w.after, op, name); lost != nil && !w.calm.Load() {
 		return lost
 	}
 	return err
+}
+
+// rest ends all faults and waits until what dead senders have sent is carried
+// out.
+func (w *world) rest() {
+	w.calm.Store(true)
+	for quiet := 0; quiet < 20; quiet++ {
+		time.Sleep(10 * time.Millisecond) // in which a request that has arrived is begun
+		if w.requests.Load() > 0 {
+			quiet = 0
+		}
+	}
 }
 
 func notFound(name string) error {
@@ -67,7 +84,7 @@ func (w *world) create(name, parent string) (m fleet.Machine, err error) {
 		}
 		w.serial++
 		// one made later is told apart by its time, in whole seconds
-		made := machine{w.serial, time.Unix(1_700_000_000+int64(10*w.serial), 0), parent}
+		made := machine{w.serial, time.Now().Truncate(time.Second).Add(time.Duration(10*w.serial) * time.Second), parent}
 		w.machines[name] = made
 		m = fleet.Machine{ID: name, Name: name, CreatedAt: made.Created}
 		return nil

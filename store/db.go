@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
-	"strings"
 	"syscall"
 
 	bolt "go.etcd.io/bbolt"
@@ -91,7 +90,7 @@ func (s *Store) stillThere(root *os.Root, f *os.File) (bool, error) {
 		return s.trustName, nil
 	}
 	if links(now) > 1 {
-		dropTemporaries(root, dbName) // its maker died between link and unlink
+		dropTwins(root, dbName)
 		if now, err = root.Lstat(dbName); err != nil {
 			return false, nil
 		}
@@ -218,14 +217,20 @@ func withNewDB(f *os.File, fn func(*bolt.DB) error) (err error) {
 	return useDB(f, fn)
 }
 
-// dropTemporaries removes what makers of name left half-made.
-func dropTemporaries(root *os.Root, name string) {
+// dropTwins removes other names of the file name, which a process that died
+// while it made or replaced the file has left.
+func dropTwins(root *os.Root, name string) {
+	is, err := root.Lstat(name)
+	if err != nil {
+		return
+	}
 	files, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
 		return
 	}
 	for _, f := range files {
-		if strings.HasPrefix(f.Name(), name+tempMark) {
+		fi, err := f.Info()
+		if err == nil && halfMade(f.Name()) && os.SameFile(fi, is) {
 			root.Remove(f.Name())
 		}
 	}

@@ -146,10 +146,16 @@ func tidyTemps(dir *os.Root) {
 		return
 	}
 	for _, f := range files {
-		if strings.Contains(f.Name(), tempMark) || strings.Contains(f.Name(), badMark) {
+		if halfMade(f.Name()) {
 			removeFree(dir, f.Name())
 		}
 	}
+}
+
+// halfMade reports whether a file's name says that it is being made, or was set
+// aside.
+func halfMade(name string) bool {
+	return strings.Contains(name, tempMark) || strings.Contains(name, badMark)
 }
 
 // removeFree removes a file while it holds its lock, so only when whoever made
