@@ -43,7 +43,7 @@ func (s *Store) enterOnce() error {
 	if s.life != nil { // wiped under us: a new file is a new lock, under a new name
 		name = s.id + "-" + newID()[24:]
 	}
-	f, err := lockedFile(root, name, s.instance())
+	f, err := lockedFile(root, name, s.self())
 	if err != nil {
 		return dbError(fmt.Errorf("prove to be alive: %w", err))
 	}
@@ -124,12 +124,12 @@ func lockedTemp(root *os.Root, name string) (*os.File, string, error) {
 	}
 }
 
-// instance describes this process.
-func (s *Store) instance() instance {
+// process describes this process.
+func (o Options) process() instance {
 	pid := os.Getpid()
 	return instance{
-		Version: s.opts.Version,
-		Kind:    s.opts.Kind,
+		Version: o.Version,
+		Kind:    o.Kind,
 		PID:     pid,
 		Ticks:   startTicks(pid),
 		PIDNS:   pidNamespace(),
@@ -154,7 +154,7 @@ func (s *Store) register(t *tx) error {
 	if err == nil && ok && row.File == name && row.Lock == lock && !row.Dead {
 		return nil
 	}
-	row = s.instance()
+	row = s.self()
 	row.File, row.Lock = name, lock
 	return t.put(bInstances, []byte(s.id), row)
 }

@@ -67,7 +67,7 @@ func (s *Store) writeLedger(root *os.Root, r Record) error {
 	if life == nil {
 		return errors.New("store: not entered")
 	}
-	process := s.instance()
+	process := s.self()
 	process.File = name
 	var err error
 	if process.Lock, err = fileID(life); err != nil {

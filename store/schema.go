@@ -177,12 +177,17 @@ func (t *tx) drop(bucket string, key []byte) error { return t.Bucket([]byte(buck
 
 // record returns the record of key with its owner's rows.
 func (t *tx) record(key Key) (Record, bool, error) {
-	var r Record
-	ok, err := t.get(bMachines, key.bytes(), &r)
+	r, ok, err := t.bare(key)
 	if err != nil || !ok {
 		return Record{}, false, err
 	}
 	return t.filled(r), true, nil
+}
+
+// bare returns the record of key alone.
+func (t *tx) bare(key Key) (r Record, ok bool, err error) {
+	ok, err = t.get(bMachines, key.bytes(), &r)
+	return r, ok, err
 }
 
 // filled adds what the owner's rows say. Rows that are missing or bad leave the

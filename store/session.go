@@ -112,7 +112,7 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 	var taken *ExistsError
 	err = s.st.update(ctx, func(t *tx) error {
 		taken = nil
-		old, ok, err := t.record(rec.Key())
+		old, ok, err := t.bare(rec.Key())
 		var bad *badRow
 		switch {
 		case errors.As(err, &bad): // nothing is known of it, so the name stays taken until gc has looked
@@ -120,7 +120,7 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 		case err != nil:
 			return err
 		case ok:
-			taken = &ExistsError{old}
+			taken = &ExistsError{t.filled(old)}
 			return taken
 		}
 		if err := s.enter(t); err != nil {
@@ -182,7 +182,7 @@ func (s *Session) Abandon(ctx context.Context, rec Record) error {
 
 func (s *Session) drop(ctx context.Context, rec Record) error {
 	err := s.st.update(ctx, func(t *tx) error {
-		old, ok, err := t.record(rec.Key())
+		old, ok, err := t.bare(rec.Key())
 		if err != nil || !ok || old.UID != rec.UID {
 			return err
 		}

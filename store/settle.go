@@ -58,7 +58,7 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 	err := s.update(ctx, func(t *tx) error {
 		left, done = nil, nil
 		for _, o := range outcomes {
-			r, ok, err := t.record(o.Record.Key())
+			r, ok, err := t.bare(o.Record.Key())
 			if err != nil || !ok || r.UID != o.Record.UID {
 				done = append(done, o.Record)
 				continue

@@ -131,6 +131,8 @@ type Store struct {
 	nextEpoch  string
 	registered string // lifeName that our row names
 
+	self func() instance // this process, without its file
+
 	mu       sync.Mutex
 	life     *os.File             // our locked file in inst/, nil before the first write
 	lifeName string               // its name in inst/
@@ -163,6 +165,7 @@ func New(opts Options) *Store {
 		opts: opts,
 		id:   newID(),
 		host: host,
+		self: sync.OnceValue(opts.process),
 		mine: make(map[string]*Session),
 		held: make(map[string]time.Time),
 	}
