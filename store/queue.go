@@ -285,7 +285,7 @@ func (s *Store) runBatch(db *bolt.DB, batch []*op) error {
 // begin checks the file and, when it is another one than the last time, writes
 // what this process owns into it before anything else happens.
 func (s *Store) begin(t *tx, write bool) (lost bool, err error) {
-	epoch, err := t.check(write)
+	epoch, err := t.check(write, &s.checked)
 	if err != nil {
 		return false, err
 	}

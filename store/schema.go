@@ -78,27 +78,52 @@ func unlessOtherSchema(err error) error {
 	return err
 }
 
+// checked is what was found in a file's meta rows, and those rows.
+type checked struct {
+	rows     []byte
+	schema   schemaRow
+	epoch    string
+	boot     bootRow
+	readable bool
+}
+
 // check refuses a file that this process must not work with, and returns its
-// epoch.
-func (t *tx) check(write bool) (epoch string, err error) {
-	v, err := t.readable()
-	if err != nil {
-		return "", err
+// epoch. Rows that are those of the last time are not decoded again.
+func (t *tx) check(write bool, last *checked) (epoch string, err error) {
+	var rows []byte
+	for _, k := range []string{"schema", "boot", "epoch"} {
+		if b := t.Bucket([]byte(bMeta)); b != nil {
+			rows = append(rows, b.Get([]byte(k))...)
+		}
 	}
-	if write && v.MinWriter > schemaVersion {
+	if !last.readable || !bytes.Equal(rows, last.rows) {
+		if *last, err = t.decodeMeta(); err != nil {
+			*last = checked{}
+			return "", err
+		}
+		last.rows = rows
+	}
+	if write && last.schema.MinWriter > schemaVersion {
 		return "", errOtherSchema
 	}
-	var boot bootRow
-	if ok, err := t.get(bMeta, []byte("boot"), &boot); err != nil || !ok {
-		return "", fmt.Errorf("%w: no boot: %w", ErrCorrupt, err)
-	}
-	if boot != (bootRow{t.host.BootID, t.host.MachineID}) {
+	if last.boot != (bootRow{t.host.BootID, t.host.MachineID}) {
 		return "", errOtherBoot
 	}
-	if ok, err := t.get(bMeta, []byte("epoch"), &epoch); err != nil || !ok {
-		return "", fmt.Errorf("%w: no epoch: %w", ErrCorrupt, err)
+	return last.epoch, nil
+}
+
+func (t *tx) decodeMeta() (c checked, err error) {
+	if c.schema, err = t.readable(); err != nil {
+		return c, err
 	}
-	return epoch, nil
+	if ok, err := t.get(bMeta, []byte("boot"), &c.boot); err != nil || !ok {
+		return c, fmt.Errorf("%w: no boot: %w", ErrCorrupt, err)
+	}
+	if ok, err := t.get(bMeta, []byte("epoch"), &c.epoch); err != nil || !ok {
+		return c, fmt.Errorf("%w: no epoch: %w", ErrCorrupt, err)
+	}
+	c.readable = true
+	return c, nil
 }
 
 // readable refuses a file that this version cannot read.

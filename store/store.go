@@ -130,6 +130,7 @@ type Store struct {
 	epoch      string // of the state.db that holds what is ours
 	nextEpoch  string
 	registered string // lifeName that our row names
+	checked    checked
 
 	self func() instance // this process, without its file
 
