@@ -40,9 +40,10 @@ const (
 	firstSweep = time.Second      // after Start
 	sweepEvery = 10 * time.Second // give or take a fifth
 	tendEvery  = 10 * time.Minute // comparisons of ledger and records
-	claimLimit = 16               // records of one sweep
-	parallel   = 8                // deletions at once
-	settleTime = time.Second      // kept from a deadline to write down what came of it
+	deathPause = 200 * time.Millisecond
+	claimLimit = 16          // records of one sweep
+	parallel   = 8           // deletions at once
+	settleTime = time.Second // kept from a deadline to write down what came of it
 	callTime   = 150 * time.Second
 )
 
@@ -78,7 +79,9 @@ func (r *Reaper) Start() {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
-	r.done.Go(func() { r.run(ctx) })
+	deaths := make(chan struct{}, 1)
+	r.done.Go(func() { r.run(ctx, deaths) })
+	r.done.Go(func() { r.watch(ctx, deaths) })
 }
 
 // Close ends the sweeps and waits for them.
@@ -93,7 +96,7 @@ func (r *Reaper) Close() {
 	r.done.Wait()
 }
 
-func (r *Reaper) run(ctx context.Context) {
+func (r *Reaper) run(ctx context.Context, deaths <-chan struct{}) {
 	next := firstSweep
 	var tended time.Time
 	for {
@@ -102,6 +105,8 @@ func (r *Reaper) run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
+		case <-deaths:
+			timer.Stop()
 		case <-timer.C:
 		}
 		if time.Since(tended) > tendEvery {
@@ -114,6 +119,38 @@ func (r *Reaper) run(ctx context.Context) {
 			r.opts.Log.Warn("sweep", "err", err)
 		}
 		next = sweepEvery - sweepEvery/5 + rand.N(sweepEvery*2/5)
+	}
+}
+
+// watch asks for a sweep when a process may have died. All servers hear of it
+// at once, so each waits a little while of its own.
+func (r *Reaper) watch(ctx context.Context, deaths chan<- struct{}) {
+	for {
+		_, err := r.st.Deaths(ctx, func() {
+			pause(ctx, rand.N(deathPause))
+			select {
+			case deaths <- struct{}{}:
+			default: // one is asked for already
+			}
+		})
+		if err != nil && ctx.Err() == nil {
+			r.opts.Log.Debug("deaths are found by sweeps only", "err", err)
+		}
+		if !pause(ctx, sweepEvery) { // until there is something to watch
+			return
+		}
+	}
+}
+
+// pause waits for d and reports false when ctx ends before.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 

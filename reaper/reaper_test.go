@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -260,6 +261,31 @@ func TestCrashGrace(t *testing.T) {
 	check(t, r.Remove(t.Context(), recs...))
 	check(t, st.Close())
 	p.clean(t, w)
+}
+
+// A process's death is heard of, long before the next sweep is due.
+func TestDeathIsHeard(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("nothing tells of a death here")
+	}
+	p, w := newPlaces(t), newWorld()
+	st := p.open(t)
+	mustMake(t, st.NewSession("stdio", "watcher"), w, wish("mcp-mine", store.Ephemeral), "")
+	r := newReaper(st, w)
+	r.Start()
+	defer r.Close()
+	time.Sleep(1500 * time.Millisecond) // the first sweep is over, the next one far away
+	other := p.open(t)
+	mustMake(t, other.NewSession("stdio", "other"), w, wish("mcp-once", store.Once), "")
+	check(t, other.Abort())
+	start := time.Now()
+	for w.names()["mcp-once"] != 0 {
+		if time.Since(start) > 3*time.Second {
+			t.Fatal("the death was not heard of")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Logf("deleted %v after its owner's death", time.Since(start))
 }
 
 // T35: two sessions name the same orphan at once, while a sweep runs.

@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Failures of the store as a whole. Their texts say more; test with errors.Is.
@@ -28,8 +29,10 @@ type ExistsError struct{ Record Record }
 func (e *ExistsError) Error() string {
 	r := e.Record
 	switch r.Phase {
-	case Deleting, Gone:
+	case Deleting:
 		return fmt.Sprintf("machine %s is being deleted", r.Name)
+	case Gone:
+		return fmt.Sprintf("machine %s was deleted; its name is free again in %d s", r.Name, 1+max(0, r.Due-r.now)/int64(time.Second))
 	case Creating:
 		return fmt.Sprintf("machine %s is being created", r.Name)
 	}

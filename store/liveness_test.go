@@ -3,11 +3,13 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +75,37 @@ func TestChildDoesNotKeepLock(t *testing.T) {
 		}
 	}
 	check(t, syscall.Kill(child, 0))
+}
+
+// T10, F32: a child that was forked and has not begun its own program yet has a
+// copy of the lock. So a death may be known a moment late, and never early.
+func TestForkStorm(t *testing.T) {
+	times := 200
+	if testing.Short() {
+		times = 20
+	}
+	p := fastPlaces(t)
+	st := p.open(t)
+	var late time.Duration
+	for n := range times {
+		name := fmt.Sprintf("mcp-%d", n)
+		proc := p.start(t, "forker", "SMOL_MCP_TEST_NAME="+name)
+		proc.hear(t)
+		for range 5 {
+			if o := ownerOf(t, st, name); o != store.AnotherSession {
+				t.Fatalf("a live process's machine: %s", o)
+			}
+		}
+		proc.kill()
+		start := time.Now()
+		for ownerOf(t, st, name) != store.CrashedSession {
+			if time.Since(start) > time.Second {
+				t.Fatal("not known to be dead after a second")
+			}
+		}
+		late = max(late, time.Since(start))
+	}
+	t.Logf("%d deaths, known %v after it at the latest", times, late)
 }
 
 // T8, I4: a stopped process keeps what it has.
@@ -237,4 +270,49 @@ func killNamespace(pid int) error {
 		}
 	}
 	return nil
+}
+
+// The watch for deaths ends when its directory is removed, and with its context.
+func TestDeaths(t *testing.T) {
+	p := newPlaces(t)
+	st := p.open(t)
+	if ok, err := st.Deaths(t.Context(), nil); ok || err != nil {
+		t.Fatalf("nothing to watch: %v %v", ok, err)
+	}
+	ready(t, st.NewSession("stdio", "test"), wish("mcp-a"))
+	if runtime.GOOS != "linux" {
+		t.Skip("nothing tells of a death here")
+	}
+	heard, over := make(chan bool, 100), make(chan error, 1)
+	watch := func(ctx context.Context) {
+		_, err := st.Deaths(ctx, func() { heard <- true })
+		over <- err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go watch(ctx)
+	other := p.open(t)
+	for i := 0; ; i++ { // the watch may begin a moment later
+		ready(t, other.NewSession("stdio", "other"), wish(fmt.Sprintf("mcp-other-%d", i)))
+		check(t, other.Abort())
+		select {
+		case <-heard:
+		case <-time.After(100 * time.Millisecond):
+			other = p.open(t)
+			continue
+		}
+		break
+	}
+	cancel()
+	check(t, <-over)
+	go watch(t.Context())
+	for done := false; !done; {
+		check(t, os.RemoveAll(p.run))
+		select {
+		case err := <-over:
+			check(t, err)
+			done = true
+		case <-time.After(100 * time.Millisecond):
+			ready(t, st.NewSession("stdio", "test"), wish("mcp-"+strconv.FormatInt(time.Now().UnixNano(), 36)))
+		}
+	}
 }

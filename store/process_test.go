@@ -38,6 +38,7 @@ var roles = map[string]func(p places, in *bufio.Scanner) error{
 	"starter": starter,
 	"holder":  holder,
 	"owner":   owner,
+	"forker":  forker,
 	"where":   where,
 	"pacer":   pacer,
 }
@@ -288,6 +289,31 @@ func TestStoppedHolder(t *testing.T) {
 	if n, err := st.Count(t.Context(), "x"); err != nil || n != 2 {
 		t.Errorf("after it went on: %d %v", n, err)
 	}
+}
+
+// forker makes a machine and starts children without end, so that it is always
+// between a fork and an exec.
+func forker(p places, _ *bufio.Scanner) error {
+	s := p.store().NewSession("stdio", "forker")
+	rec, err := s.Intend(context.Background(), wish(os.Getenv("SMOL_MCP_TEST_NAME")))
+	if err != nil {
+		return err
+	}
+	if err := s.Confirm(context.Background(), rec, rec.Name, time.Unix(1_700_000_000, 0)); err != nil {
+		return err
+	}
+	fmt.Println("made")
+	errs := make(chan error)
+	for range 3 {
+		go func() {
+			for {
+				if err := exec.Command("true").Run(); err != nil {
+					errs <- err
+				}
+			}
+		}()
+	}
+	return <-errs
 }
 
 // owner makes a machine, starts a child that outlives it, and waits.
