@@ -135,11 +135,11 @@ func (c *call) nearby(ctx context.Context, name string, err error) error {
 // looksLike reports whether two names are so close that one may be meant for the other.
 func looksLike(a, b string) bool {
 	a, b = strings.ToLower(a), strings.ToLower(b)
-	return strings.Contains(a, b) || strings.Contains(b, a) || distance(a, b) <= max(1, len(b)/4)
+	return strings.Contains(a, b) || strings.Contains(b, a) || Distance(a, b) <= max(1, len(b)/4)
 }
 
-// distance is the Levenshtein distance of a and b.
-func distance(a, b string) int {
+// Distance is how many bytes to insert, drop or change to make b of a.
+func Distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

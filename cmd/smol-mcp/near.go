@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"strings"
+
+	"smol-mcp/tools"
 )
 
 // hint proposes the word of known that word was probably meant to be, else
@@ -14,7 +16,7 @@ func hint(word string, known []string, otherwise string) string {
 			best = k
 			break
 		}
-		if d := distance(word, k); d < far {
+		if d := tools.Distance(word, k); d < far {
 			best, far = k, d
 		}
 	}
@@ -22,25 +24,4 @@ func hint(word string, known []string, otherwise string) string {
 		return otherwise
 	}
 	return fmt.Sprintf("did you mean %s?", best)
-}
-
-// distance is the number of bytes to insert, drop or change to make b of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
