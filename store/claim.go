@@ -68,9 +68,17 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 		if claimed, expired, err = s.claimDue(t, c); err != nil {
 			return err
 		}
-		files, err = t.tidyInstances()
-		return err
+		if files, err = t.tidyInstances(); err != nil {
+			return err
+		}
+		if len(claimed)+len(expired)+len(files)+look.changes() == 0 {
+			return errNothingToDo
+		}
+		return nil
 	})
+	if errors.Is(err, errNothingToDo) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, unlessOtherSchema(err)
 	}
@@ -93,9 +101,13 @@ type outlook struct {
 	due                  bool
 }
 
-func (o outlook) anything() bool {
-	return o.due || len(o.dead)+len(o.missing)+len(o.found) > 0
-}
+func (o outlook) anything() bool { return o.due || o.changes() > 0 }
+
+func (o outlook) changes() int { return len(o.dead) + len(o.missing) + len(o.found) }
+
+// errNothingToDo rolls a transaction back that would write what is there: what
+// is due is nobody's business here.
+var errNothingToDo = errors.New("nothing to do")
 
 // look reads what there is and probes the processes outside of the transaction.
 func (s *Store) look(ctx context.Context) (outlook, error) {

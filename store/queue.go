@@ -188,11 +188,11 @@ func (s *Store) commitLoop() {
 func (s *Store) commit() {
 	var batch []*op
 	err := s.attempt(&batch)
-	for range maxMends {
+	for n := range maxMends {
 		if !mendable(err) || s.opts.ReadOnly {
 			break
 		}
-		if err = s.mend(err); err == nil {
+		if err = s.mend(err, n > 0); err == nil {
 			err = s.attempt(&batch)
 		}
 	}

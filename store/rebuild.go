@@ -23,16 +23,16 @@ func mendable(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(e
 // mend replaces a state.db that is damaged or of another boot by one built
 // from the ledger, and from the old one's rows where its boot is over. Nothing
 // is lost by it but cursors and the time that graces have run: the
-// living write again what is theirs.
-func (s *Store) mend(cause error) error {
+// living write again what is theirs. A file that looks sound is left alone,
+// since another process may have been faster, unless it is met again.
+func (s *Store) mend(cause error, again bool) error {
 	f, root, err := s.openLocked()
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	// another process may have been faster
 	old, boot, err := readRows(f)
-	if err == nil && boot == (bootRow{s.host.BootID, s.host.MachineID}) && !errors.Is(cause, errFault) {
+	if err == nil && boot == (bootRow{s.host.BootID, s.host.MachineID}) && !again {
 		return nil
 	}
 	if err != nil || boot.BootID == s.host.BootID {
@@ -85,14 +85,13 @@ func readRows(f *os.File) ([]Record, bootRow, error) {
 	var recs []Record
 	var boot bootRow
 	err := withCopy(f, func(db *bolt.DB) error {
-		return db.View(func(btx *bolt.Tx) (err error) {
+		return db.View(func(btx *bolt.Tx) error {
 			t := &tx{Tx: btx, host: &Host{Awake: func() time.Duration { return 0 }}}
-			if _, err = t.readable(); err != nil {
+			meta, err := t.decodeMeta()
+			if err != nil {
 				return err
 			}
-			if _, err = t.get(bMeta, []byte("boot"), &boot); err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
+			boot = meta.boot
 			recs, err = t.records()
 			return err
 		})

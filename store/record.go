@@ -105,6 +105,9 @@ type Record struct {
 // Key is the record's key.
 func (r Record) Key() Key { return Key{r.Target, r.Account, r.Name} }
 
+// Principal is whose session owns it: sessions of another one must not see it.
+func (r Record) Principal() string { return r.sess.Principal }
+
 // Confirmed reports whether the fleet said that it made the machine.
 func (r Record) Confirmed() bool { return r.Deadline == 0 }
 
