@@ -46,10 +46,6 @@ func (s *Store) openLocked() (*os.File, *os.Root, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrPlace, err)
 		}
-		if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-			f.Close()
-			return nil, nil, fmt.Errorf("%w: %s is not a regular file", ErrPlace, f.Name())
-		}
 		s.queue.waiting(f)
 		err = lockWait(f)
 		s.queue.waiting(nil)
@@ -86,6 +82,7 @@ func (s *Store) stillThere(root *os.Root, f *os.File) (bool, error) {
 	if now.Mode()&fs.ModeSymlink != 0 {
 		return false, fmt.Errorf("%w: %s is a symbolic link", ErrPlace, f.Name())
 	}
+	s.locking = fi
 	if !os.SameFile(fi, now) {
 		return s.trustName, nil
 	}

@@ -53,8 +53,15 @@ func (s *Store) enterOnce() error {
 	return nil
 }
 
+// lifeEvery is how often our lock file is looked at, at most.
+const lifeEvery = time.Second
+
 // lifeAgain makes a new file when ours was wiped.
 func (s *Store) lifeAgain(root *os.Root) error {
+	if root == s.livedIn && time.Since(s.lived) < lifeEvery {
+		return nil
+	}
+	s.lived, s.livedIn = time.Now(), root
 	s.mu.Lock()
 	lost := s.life != nil && !s.lifeThere(root)
 	s.mu.Unlock()

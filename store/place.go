@@ -44,8 +44,10 @@ func (s *Store) runDir() string {
 }
 
 func (s *Store) findLocked() (place, error) {
-	if s.root != nil && sameDir(s.root, s.place.run) {
-		return s.place, nil
+	if s.root != nil {
+		if now, err := os.Lstat(s.place.run); err == nil && os.SameFile(s.rootIs, now) {
+			return s.place, nil
+		}
 	}
 	if s.root != nil { // wiped or replaced under us
 		s.root.Close()
@@ -58,8 +60,7 @@ func (s *Store) findLocked() (place, error) {
 		if err != nil && !errors.Is(err, errAbsent) {
 			return place{}, fmt.Errorf("%w: %s: %w", ErrPlace, rule, err)
 		}
-		s.root, s.place = root, place{run: s.opts.RuntimeDir, state: state, why: rule}
-		return s.place, nil
+		return s.settleOn(root, place{run: s.opts.RuntimeDir, state: state, why: rule})
 	}
 	var refusals []string
 	for _, c := range s.candidates(state, stateErr) {
@@ -72,13 +73,26 @@ func (s *Store) findLocked() (place, error) {
 		if len(refusals) > 0 {
 			why += " (not " + strings.Join(refusals, "; not ") + ")"
 		}
-		s.root, s.place = root, place{run: c.dir, state: state, why: why}
-		return s.place, nil
+		return s.settleOn(root, place{run: c.dir, state: state, why: why})
 	}
 	if stateErr != nil {
 		refusals = append(refusals, stateErr.Error())
 	}
 	return place{}, fmt.Errorf("%w: %s", ErrPlace, strings.Join(refusals, "; "))
+}
+
+// settleOn makes root, which is nil when R is not there yet, the place.
+func (s *Store) settleOn(root *os.Root, p place) (place, error) {
+	if root != nil {
+		fi, err := root.Stat(".")
+		if err != nil {
+			root.Close()
+			return place{}, err
+		}
+		s.rootIs = fi
+	}
+	s.root, s.place = root, p
+	return p, nil
 }
 
 // candidates lists what R may be, best first. The temporary directory is never

@@ -40,18 +40,16 @@ func newestMeta(f *os.File) (*meta, error) {
 	damaged := func(format string, args ...any) (*meta, error) {
 		return nil, fmt.Errorf("%w: %s: %s", ErrCorrupt, f.Name(), fmt.Sprintf(format, args...))
 	}
-	first, err := readMeta(f, 0)
-	if err != nil {
-		return nil, err
-	}
-	// the second meta page is at a page size that only a meta page tells
 	pageSize := uint64(os.Getpagesize())
-	if first != nil {
-		pageSize = first.pageSize
-	}
-	second, err := readMeta(f, int64(pageSize))
-	if err != nil {
+	b := make([]byte, pageSize+metaSize)
+	n, err := f.ReadAt(b, 0)
+	if err != nil && err != io.EOF {
 		return nil, err
+	}
+	b = b[:n]
+	first, second := readMeta(b, 0), readMeta(b, int(pageSize))
+	if first != nil && first.pageSize != pageSize { // of a computer with other pages
+		return damaged("pages of %d bytes", first.pageSize)
 	}
 	newest := first
 	if newest == nil || second != nil && second.txid > newest.txid {
@@ -74,19 +72,17 @@ func newestMeta(f *os.File) (*meta, error) {
 
 type meta struct{ pageSize, root, freelist, pages, txid uint64 }
 
-// readMeta returns the meta page at off, or nil when it is not a valid one.
-func readMeta(f *os.File, off int64) (*meta, error) {
-	b := make([]byte, metaSize)
-	if _, err := f.ReadAt(b, off); err == io.EOF {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
+// readMeta returns the meta page at off, or nil when there is no valid one.
+func readMeta(b []byte, off int) *meta {
+	if len(b) < off+metaSize {
+		return nil
 	}
+	b = b[off:]
 	n := binary.NativeEndian
 	sum := fnv.New64a()
 	sum.Write(b[pageHeader:metaSum])
 	if n.Uint32(b[16:]) != boltMagic || n.Uint32(b[20:]) != boltVersion || n.Uint64(b[metaSum:]) != sum.Sum64() {
-		return nil, nil
+		return nil
 	}
 	return &meta{
 		pageSize: uint64(n.Uint32(b[24:])),
@@ -94,7 +90,7 @@ func readMeta(f *os.File, off int64) (*meta, error) {
 		freelist: n.Uint64(b[48:]),
 		pages:    n.Uint64(b[56:]),
 		txid:     n.Uint64(b[64:]),
-	}, nil
+	}
 }
 
 // checkFreelist looks at the header of the freelist page, which bbolt trusts

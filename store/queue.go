@@ -40,6 +40,7 @@ type queue struct {
 	ops     []*op
 	running bool
 	closed  bool
+	wake    chan struct{} // says that there are more
 	idle    chan struct{} // closed when the goroutine ends
 	lock    *os.File      // what it waits for the lock of
 }
@@ -96,19 +97,45 @@ func (q *queue) add(o *op, loop func()) bool {
 	}
 	q.ops = append(q.ops, o)
 	if !q.running {
-		q.running, q.idle = true, make(chan struct{})
+		q.running, q.idle, q.wake = true, make(chan struct{}), make(chan struct{}, 1)
 		go loop()
 	}
+	q.rouse()
 	return true
 }
 
-// more reports whether there is work; if not, the loop is over.
-func (q *queue) more() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.ops) > 0 {
-		return true
+// rouse makes the goroutine look at the queue.
+func (q *queue) rouse() {
+	select {
+	case q.wake <- struct{}{}:
+	default: // it will
 	}
+}
+
+// linger is how long the goroutine waits for more: a new one has to grow its
+// stack anew.
+const linger = 50 * time.Millisecond
+
+// more reports whether there is work; if not, the loop is over.
+func (q *queue) more(timer *time.Timer) bool {
+	timer.Reset(linger)
+	for over := false; ; {
+		q.mu.Lock()
+		if len(q.ops) > 0 {
+			q.mu.Unlock()
+			return true
+		}
+		if over || q.closed {
+			break
+		}
+		q.mu.Unlock()
+		select {
+		case <-q.wake:
+		case <-timer.C:
+			over = true
+		}
+	}
+	defer q.mu.Unlock()
 	q.running = false
 	close(q.idle)
 	return false
@@ -162,6 +189,9 @@ func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
 	running, idle := q.running, q.idle
+	if running {
+		q.rouse()
+	}
 	for _, o := range q.ops {
 		if o.state.CompareAndSwap(opQueued, opAbandoned) {
 			o.err = ErrClosed
@@ -179,7 +209,9 @@ func (q *queue) close() {
 
 // commitLoop carries out what is queued until nothing is.
 func (s *Store) commitLoop() {
-	for s.queue.more() {
+	timer := time.NewTimer(linger)
+	defer timer.Stop()
+	for s.queue.more(timer) {
 		s.commit()
 	}
 }
@@ -222,14 +254,10 @@ func (s *Store) attempt(batch *[]*op) error {
 			return f.Close()
 		}
 	}
-	if err := s.lifeAgain(root); err != nil {
-		f.Close()
-		return err
-	}
-	id, err := fileID(f)
-	if err == nil && id != s.verified {
+	err = s.lifeAgain(root)
+	if err == nil && !s.isVerified() {
 		if _, err = verify(f); err == nil {
-			s.verified = id
+			s.verified, err = f.Stat()
 		}
 	}
 	if err != nil {
@@ -241,6 +269,11 @@ func (s *Store) attempt(batch *[]*op) error {
 		return work(f, root)
 	}
 	return withDB(f, func(db *bolt.DB) error { return s.runBatch(db, *batch) })
+}
+
+// isVerified reports whether the locked file was looked at as a whole already.
+func (s *Store) isVerified() bool {
+	return s.verified != nil && os.SameFile(s.verified, s.locking)
 }
 
 // runBatch runs the operations in one transaction. One that fails is taken out

@@ -121,12 +121,16 @@ type Store struct {
 	placeMu sync.Mutex
 	place   place
 	root    *os.Root // R
+	rootIs  fs.FileInfo
 	ledger  *os.Root // S/ledger; nil until the first intent
 
 	queue queue
 
 	// of the committing goroutine alone
-	verified   string // the state.db that was checked as a whole
+	locking    fs.FileInfo // the state.db that is locked
+	verified   fs.FileInfo // the one that was checked as a whole
+	lived      time.Time   // when our lock file was looked at, and where
+	livedIn    *os.Root
 	epoch      string // of the state.db that holds what is ours
 	nextEpoch  string
 	registered string // lifeName that our row names
