@@ -40,7 +40,7 @@ func (f *finder) program() (program, error) {
 }
 
 func (f *finder) smolvm() (program, error) {
-	p := program{name: "smolvm", args: []string{"serve", "start"}, hint: "set SMOL_MCP_SMOLVM to the smolvm program"}
+	p := program{name: "smolvm", args: []string{"serve", "start"}, hint: "set SMOLVM to the smolvm program"}
 	path, err := exec.LookPath(f.opts.Smolvm)
 	if err != nil {
 		return p, bare(err)
@@ -85,10 +85,10 @@ func (f *finder) missing(errs ...error) error {
 	for _, err := range errs {
 		why = append(why, err.Error())
 	}
-	next := "install smolvm (SMOL_MCP_SMOLVM names it when it is not on PATH), or put smol-engine beside this program"
+	next := "install smolvm (SMOLVM names it when it is not on PATH), or put smol-engine beside this program"
 	switch f.opts.Kind {
 	case "smolvm":
-		next = "install smolvm, or set SMOL_MCP_SMOLVM to its path"
+		next = "install smolvm, or set SMOLVM to its path"
 	case "qemu":
 		next = "build smol-engine and put it beside this program or on PATH"
 	}

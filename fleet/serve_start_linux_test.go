@@ -245,7 +245,7 @@ func TestEngineKinds(t *testing.T) {
 	}
 	refused(t, p.engine(kind("auto")), fleet.CodeUnavailable, "smolvm", "smol-engine", "install smolvm")
 	refused(t, p.engine(kind("qemu")), fleet.CodeUnavailable, "smol-engine")
-	refused(t, p.engine(kind("smolvm")), fleet.CodeUnavailable, "SMOL_MCP_SMOLVM")
+	refused(t, p.engine(kind("smolvm")), fleet.CodeUnavailable, "SMOLVM")
 	if err := os.Symlink(p.prog, filepath.Join(bin, "smol-engine")); err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func branchMachine(l Limits) tool {
 const branchWidth = 4
 
 func (c *call) branch(ctx context.Context, in branchIn) (branchOut, error) {
-	names, err := c.childNames(in)
+	names, err := c.childNames(ctx, in)
 	if err != nil {
 		return branchOut{}, err
 	}
@@ -77,7 +77,10 @@ func (c *call) branch(ctx context.Context, in branchIn) (branchOut, error) {
 		slots <- struct{}{}
 		group.Go(func() {
 			defer func() { <-slots }()
-			made[i], failed[i] = c.branchOne(ctx, in, name, wait)
+			failed[i] = c.guard(func() (err error) {
+				made[i], err = c.branchOne(ctx, in, name, wait)
+				return err
+			})
 		})
 	}
 	group.Wait()
@@ -106,20 +109,20 @@ func (c *call) branches(ctx context.Context, source string, names []string, made
 
 // branchOne records one branch, makes it and waits for it. What fails is taken back.
 func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait bool) (fleet.Machine, error) {
-	wish := store.Wish{Target: c.fleet.Target(), Name: name, Kind: c.lifeOf(name), Image: c.images.of(in.Name)}
+	wish := store.Wish{Target: c.fleet.Target(), Name: name, Kind: c.lifeOf(name), Image: c.made.of(in.Name).image}
 	if parent, found, err := c.opts.Store.Find(ctx, c.key(in.Name)); err == nil && found {
 		wish.Parent, wish.Image, wish.Network = parent.UID, parent.Image, parent.Network
 	}
-	rec, err := c.records.Intend(ctx, wish)
+	rec, err := c.intend(ctx, wish)
 	if err != nil {
 		return fleet.Machine{}, err
 	}
 	c.stage("branching %s to %s", in.Name, name)
 	m, err := c.fleet.Branch(ctx, in.Name, fleet.BranchSpec{Name: name, StopSource: in.StopSource})
 	if err != nil {
-		return m, c.takeBack(ctx, rec, err)
+		return m, c.takeBack(ctx, rec, notBranchable(err))
 	}
-	c.images.note(name, wish.Image)
+	c.made.note(name, origin{image: wish.Image})
 	if err := c.records.Confirm(ctx, rec, m.ID, m.CreatedAt); err != nil {
 		return m, c.takeBack(ctx, rec, madeIt(err))
 	}
@@ -131,9 +134,19 @@ func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait boo
 	return m, nil
 }
 
-// childNames are the names of the branches to make, checked and not over the
-// limit of machines.
-func (c *call) childNames(in branchIn) ([]string, error) {
+// notBranchable says what a refused branch most often needs.
+func notBranchable(err error) error {
+	var e *fleet.Error
+	if !errors.As(err, &e) || e.Code != fleet.CodeConflict || e.Next != "" {
+		return err
+	}
+	hinted := *e
+	hinted.Next = "only a running machine that create-machine made with branchable true can be branched"
+	return &hinted
+}
+
+// childNames are the names of the branches to make, none of them taken.
+func (c *call) childNames(ctx context.Context, in branchIn) ([]string, error) {
 	if in.ChildName != "" && len(in.ChildNames) > 0 {
 		return nil, invalid("branch "+in.Name, "childName and childNames exclude each other")
 	}
@@ -147,6 +160,9 @@ func (c *call) childNames(in branchIn) ([]string, error) {
 	var errs []error
 	for _, name := range names {
 		errs = append(errs, fleet.CheckName(name))
+		if in.ChildName != "" || len(in.ChildNames) > 0 {
+			errs = append(errs, c.checkFree(ctx, name))
+		}
 	}
 	return names, errors.Join(errs...)
 }

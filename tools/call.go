@@ -34,11 +34,28 @@ func define[In, Out any](t tool, handle func(c *call, ctx context.Context, in In
 	t.call = func(ctx context.Context, c *call, arguments json.RawMessage) (any, error) {
 		var in In
 		if err := json.Unmarshal(arguments, &in); err != nil {
-			return nil, invalid("arguments of "+t.name, err.Error())
+			// The schema takes 5.0 for an integer, and encoding/json does not.
+			in = *new(In)
+			if json.Unmarshal(plainNumbers(arguments), &in) != nil {
+				return nil, invalid("arguments of "+t.name, err.Error())
+			}
 		}
 		return handle(c, ctx, in)
 	}
 	return t
+}
+
+// plainNumbers writes arguments with numbers such as 5.0 as 5.
+func plainNumbers(arguments json.RawMessage) json.RawMessage {
+	var v map[string]any
+	if json.Unmarshal(arguments, &v) != nil {
+		return arguments
+	}
+	plain, err := jsonText(v)
+	if err != nil {
+		return arguments
+	}
+	return plain
 }
 
 // call is one tool call on its way.
@@ -70,7 +87,7 @@ func (s *Session) handler(t tool) mcp.ToolHandler {
 		if err != nil {
 			return errorResult(err), nil
 		}
-		stage, stop := progress(ctx, req)
+		stage, stop := s.progress(ctx, req)
 		defer stop()
 		c := &call{Session: s, fleet: s.opts.Fleets[0], stage: stage}
 		c.adopt(ctx, t, arguments)
@@ -113,6 +130,8 @@ func (s *Session) check(t tool, resolve func() (*jsonschema.Resolved, error), ra
 			return nil, invalid("arguments of "+t.name, "they are no JSON object: "+err.Error())
 		}
 	}
+	// Models send null for an argument that they leave out.
+	maps.DeleteFunc(arguments, func(_ string, v any) bool { return v == nil })
 	if err := s.checkTarget(t, arguments); err != nil {
 		return nil, err
 	}
@@ -178,7 +197,7 @@ const progressPeriod = 5 * time.Second
 // progress returns the function that tells what the call waits for, and the
 // one that ends the telling. With a progress token the client hears a stage at
 // once and then every progressPeriod; without one nothing is sent.
-func progress(ctx context.Context, req *mcp.CallToolRequest) (stage func(format string, args ...any), stop func()) {
+func (s *Session) progress(ctx context.Context, req *mcp.CallToolRequest) (stage func(format string, args ...any), stop func()) {
 	token := req.Params.GetProgressToken()
 	if token == nil {
 		return func(string, ...any) {}, func() {}
@@ -186,7 +205,9 @@ func progress(ctx context.Context, req *mcp.CallToolRequest) (stage func(format 
 	ctx, cancel := context.WithCancel(ctx)
 	stages := make(chan string)
 	var told sync.WaitGroup
-	told.Go(func() { tellProgress(ctx, req.Session, token, stages) })
+	told.Go(func() {
+		_ = s.guard(func() error { tellProgress(ctx, req.Session, token, stages); return nil })
+	})
 	stage = func(format string, args ...any) {
 		select {
 		case stages <- fmt.Sprintf(format, args...):

@@ -3,8 +3,6 @@ package tools
 import (
 	"cmp"
 	"context"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -54,8 +52,8 @@ func createMachine(l Limits) tool {
 	}
 	fields = append(fields, resourceArguments(l)...)
 	fields = append(fields,
-		optional("storageGb", between("Data disk in GiB, 1 to 1024. Default: 20.", 1, 1024)),
-		optional("overlayGb", between("Disk for changes to the image in GiB, 1 to 1024. Default: 10.", 1, 1024)))
+		optional("storageGb", between("Data disk in GiB, 1 to 1024. Default: the engine's.", 1, 1024)),
+		optional("overlayGb", between("Disk for changes to the image in GiB, 1 to 1024. Default: the engine's.", 1, 1024)))
 	fields = append(fields, egressArguments(l.NetworkOpen)...)
 	fields = append(fields,
 		optional("ports", atMost(64, "Guest ports to publish on the host's loopback.", arguments(
@@ -74,7 +72,7 @@ func createMachine(l Limits) tool {
 		title: "Create machine",
 		description: "Creates a virtual machine from an image, starts it and waits until it is ready for commands. Use it when you need files or processes to stay between calls; for one command use run-once, " +
 			"for a copy of a running machine branch-machine. Without a name, or with one that begins with the ephemeral prefix (" + l.MachinePrefix + "), the machine is deleted when this session ends; any other name keeps it until delete-machine. " +
-			"Takes seconds; minutes when the image is pulled. Egress is " + policyWord(l.NetworkOpen) + " by default, and host directories are refused unless allowed. If any step fails, what was created is deleted again and the error says so; a name that exists is CONFLICT.",
+			"Takes seconds; minutes when the image is pulled. Egress is " + policyWord(l.NetworkOpen) + " by default, and host directories are refused unless allowed; an engine that pulls inside the guest then needs network open or allowHosts for a registry image. If any step fails, what was created is deleted again and the error says so; a name that exists is CONFLICT.",
 		hints: hints{openWorld: true},
 		in:    arguments(fields...),
 		out: object(
@@ -126,7 +124,7 @@ func (c *call) lifeOf(name string) store.Kind {
 // egress is the policy that the arguments ask for. A list takes the place of
 // the word, and an absent list is not an empty one.
 func (c *call) egress(word string, hosts, cidrs []string, openByDefault bool) fleet.Network {
-	if len(hosts) > 0 || len(cidrs) > 0 {
+	if hosts != nil || cidrs != nil {
 		return fleet.Network{AllowHosts: hosts, AllowCIDRs: cidrs}
 	}
 	return fleet.Network{Open: word == "open" || word == "" && openByDefault}
@@ -138,7 +136,7 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 	if err := c.admit(ctx, &spec, kind); err != nil {
 		return fleet.Machine{}, err
 	}
-	rec, err := c.records.Intend(ctx, c.wish(spec, kind))
+	rec, err := c.intend(ctx, store.Wish{Target: c.fleet.Target(), Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network)})
 	if err != nil {
 		return fleet.Machine{}, err
 	}
@@ -147,22 +145,33 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 	if err != nil {
 		return fleet.Machine{}, c.takeBack(ctx, rec, err)
 	}
-	c.images.note(m.Name, spec.Image)
-	if err := c.records.Confirm(ctx, rec, m.ID, m.CreatedAt); err != nil {
+	c.made.note(m.Name, origin{image: spec.Image, branchable: spec.Branchable})
+	if err := c.finish(ctx, rec, &m, spec, start); err != nil {
 		return fleet.Machine{}, c.takeBack(ctx, rec, madeIt(err))
-	}
-	if !start {
-		return m, nil
-	}
-	if m, err = c.boot(ctx, spec); err != nil {
-		return fleet.Machine{}, c.takeBack(ctx, rec, madeIt(c.pullHint(spec, err)))
 	}
 	return m, nil
 }
 
-// wish is the record to be of a machine.
-func (c *call) wish(spec fleet.Spec, kind store.Kind) store.Wish {
-	return store.Wish{Target: c.fleet.Target(), Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network)}
+// finish confirms a machine's record and starts it. A machine to be kept loses its
+// record by that, so it is confirmed last: until then a failure is on record.
+func (c *call) finish(ctx context.Context, rec store.Record, m *fleet.Machine, spec fleet.Spec, start bool) error {
+	id, created := m.ID, m.CreatedAt
+	if rec.Kind != store.Persistent {
+		if err := c.records.Confirm(ctx, rec, id, created); err != nil {
+			return err
+		}
+	}
+	if start {
+		booted, err := c.boot(ctx, spec)
+		if err != nil {
+			return c.pullHint(spec, err)
+		}
+		*m = booted
+	}
+	if rec.Kind == store.Persistent {
+		return c.records.Confirm(ctx, rec, id, created)
+	}
+	return nil
 }
 
 // describe is the policy as results show it.
@@ -197,12 +206,11 @@ func (c *call) admit(ctx context.Context, spec *fleet.Spec, kind store.Kind) err
 	if err := fleet.CheckName(spec.Name); err != nil {
 		return err
 	}
-	if err := c.checkImage(spec.Image); err != nil {
+	image, err := c.checkImage(spec.Image)
+	if err != nil {
 		return err
 	}
-	if err := c.checkRoom(ctx); err != nil {
-		return err
-	}
+	spec.Image = image
 	info, err := c.fleet.Info(ctx)
 	if err != nil {
 		return err
@@ -253,23 +261,4 @@ func (c *call) checkFree(ctx context.Context, name string) error {
 	}
 	return &fleet.Error{Code: fleet.CodeConflict, Op: "create machine " + name, Why: "a machine of that name exists (state " + string(m.State) + ")",
 		Next: "use it, choose another name, or delete it first"}
-}
-
-// checkRoom refuses a machine over the limit of the settings.
-func (c *call) checkRoom(ctx context.Context) error {
-	limit := c.opts.Limits.MaxMachines
-	if limit == 0 {
-		return nil
-	}
-	recs, err := c.recordsByName(ctx)
-	if err != nil {
-		return err
-	}
-	if len(recs) < limit {
-		return nil
-	}
-	names := slices.Sorted(maps.Keys(recs))
-	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine",
-		Why:  fmt.Sprintf("SMOL_MCP_MAX_MACHINES allows %d, and there are %s", limit, strings.Join(names, ", ")),
-		Next: "delete one that is no longer needed with delete-machine"}
 }

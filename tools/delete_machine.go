@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"smol-mcp/fleet"
+	"smol-mcp/store"
 )
 
 type deleteIn struct {
@@ -48,16 +49,34 @@ func (c *call) delete(ctx context.Context, in deleteIn) (deleteOut, error) {
 	}
 	c.forget(in.Name)
 	done, err := c.fleet.Delete(ctx, in.Name)
-	switch {
-	case fleet.CodeOf(err) == fleet.CodeNotFound:
-		out.AlreadyGone = true
-	case err != nil:
-		return out, err
-	default:
+	switch out.AlreadyGone = fleet.CodeOf(err) == fleet.CodeNotFound; {
+	case err != nil && !out.AlreadyGone:
+		return out, c.undeleted(ctx, rec, recorded, err)
+	case err == nil:
 		out.CostMicros = pointer(done.CostMicros)
 	}
 	if recorded {
-		return out, c.opts.Remover.Remove(ctx, rec)
+		if err := c.opts.Remover.Remove(ctx, rec); err != nil {
+			c.opts.Log.Warn("the record of a deleted machine stays for a sweep", "machine", in.Name, "err", err)
+		}
 	}
 	return out, nil
+}
+
+// undeleted settles the record of a machine that was not deleted. After a refusal
+// it stays as it was; after a failure the server goes on trying.
+func (c *call) undeleted(ctx context.Context, rec store.Record, recorded bool, cause error) error {
+	failure := *explain(cause)
+	if !recorded {
+		return &failure
+	}
+	if !failure.MaybeDone && isPermanent(cause) {
+		if err := c.records.Restore(ctx, rec); err != nil {
+			c.opts.Log.Warn("a refused deletion stays recorded", "machine", rec.Name, "err", err)
+		}
+		return &failure
+	}
+	c.background(ctx, rollbackTimeout, func(ctx context.Context) { _ = c.opts.Remover.Remove(ctx, rec) })
+	failure.Why = sentence(failure.Why) + " The wish is recorded, and the server goes on trying"
+	return &failure
 }

@@ -21,28 +21,32 @@ const longestFollowPause = time.Minute
 // with one goroutine, so looks never overlap.
 type followers struct {
 	mu      sync.Mutex
-	running map[string]context.CancelFunc // by address
+	running map[string]*follower // by address
 }
 
-// begin reports whether uri is not followed yet, and notes that it is from now on.
-func (f *followers) begin(uri string, cancel context.CancelFunc) bool {
+type follower struct{ cancel context.CancelFunc }
+
+// begin reports whether uri is not followed yet, and notes that it is by new from
+// now on.
+func (f *followers) begin(uri string, new *follower) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.running[uri] != nil {
 		return false
 	}
 	if f.running == nil {
-		f.running = map[string]context.CancelFunc{}
+		f.running = map[string]*follower{}
 	}
-	f.running[uri] = cancel
+	f.running[uri] = new
 	return true
 }
 
-func (f *followers) end(uri string) {
+// end ends following uri by that follower, or by any when it is nil.
+func (f *followers) end(uri string, that *follower) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if cancel := f.running[uri]; cancel != nil {
-		cancel()
+	if now := f.running[uri]; now != nil && (that == nil || that == now) {
+		now.cancel()
 		delete(f.running, uri)
 	}
 }
@@ -67,21 +71,22 @@ func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 		cancel()
 		return resourceError(errSessionOver)
 	}
-	if !s.followed.begin(uri, cancel) {
+	this := &follower{cancel}
+	if !s.followed.begin(uri, this) {
 		s.follows.done()
 		cancel()
 		return nil
 	}
 	go func() {
 		defer s.follows.done()
-		defer s.followed.end(uri)
-		s.follow(following, uri, rec, machine, cursor)
+		defer s.followed.end(uri, this)
+		_ = s.guard(func() error { s.follow(following, uri, rec, machine, cursor); return nil })
 	}()
 	return nil
 }
 
 func (s *Session) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
-	s.followed.end(req.Params.URI)
+	s.followed.end(req.Params.URI, nil)
 	return nil
 }
 

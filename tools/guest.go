@@ -147,12 +147,12 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 			c.contacts.noteNoShell(name)
 			return reply{}, errNoShell
 		}
-		return reply{}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,
+		return reply{started: !ran, result: res}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,
 			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr))), MaybeDone: true}
 	}
 	known := c.contacts.known(name)
 	c.contacts.met(name)
-	r.started = !ran || known && !up
+	r.started = !up && (known || !ran)
 	return r, nil
 }
 

@@ -3,7 +3,10 @@ package tools
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +23,7 @@ type job struct {
 	stdin   string
 	timeout time.Duration // the guest kills it after this
 	wait    time.Duration // how long the call waits for its end
+	once    bool          // its machine goes with the call
 }
 
 // An ending is how a job stands when its call stops waiting.
@@ -34,62 +38,126 @@ type ending struct {
 	note     string
 }
 
-// jobEnv carries a job's id to everything it starts, so that a stop finds all of
-// it, also what left its process group.
-const jobEnv = "SMOL_MCP_COMMAND"
-
 // shortestWait is what it takes to have the command under way on a busy computer.
 const shortestWait = time.Second
 
 var errWaitOver = errors.New("the wait for the command is over")
 
-// run runs a job with one request to the fleet, and a second one only when its
-// output is long or its end was not seen.
+// run runs a job with one request to the fleet, and more only when its output is
+// long or its end was not seen.
 func (c *call) run(ctx context.Context, name string, j job) (runOut, error) {
-	id := c.jobs.take(name)
+	if err := j.check(); err != nil {
+		return runOut{}, err
+	}
+	id := randomName("", 12)
 	e, err := c.attempt(ctx, name, id, j)
 	if err != nil {
 		return runOut{}, err
 	}
+	if j.once {
+		e.outputs[0].path, e.outputs[1].path = "", "" // they go with the machine
+	}
 	out := c.outcome(name, e)
-	// Files of a job that runs on, or whose output is not all told, keep their name for good.
 	if e.code != nil && !out.Truncated {
-		c.jobs.giveBack(name, id)
+		c.jobs.finished(name, id)
 	}
 	return out, nil
 }
 
+// maxArgument bounds each word of a command in bytes: Linux takes no longer ones.
+const maxArgument = 120 << 10
+
+// check refuses what would fail in the guest in a way that tells nothing.
+func (j job) check() error {
+	for _, word := range j.command.argv {
+		if len(word) > maxArgument {
+			return &fleet.Error{Code: fleet.CodeInvalid, Op: "run the command", Why: fmt.Sprintf("a word of it has %d bytes, and Linux takes at most %d", len(word), maxArgument),
+				Next: "put it into a file with write-file, or pass data as stdin"}
+		}
+	}
+	if j.workdir != "" && !path.IsAbs(j.workdir) {
+		return invalid("workdir "+fleet.Quote(j.workdir), "it is not absolute")
+	}
+	for name, value := range j.env {
+		if !isVariable(name) || strings.ContainsRune(value, 0) {
+			return invalid("environment variable "+fleet.Quote(name), "a name has letters, digits and _ and does not begin with a digit; a value has no NUL")
+		}
+	}
+	return nil
+}
+
+func isVariable(name string) bool {
+	for i, r := range name {
+		if r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 240
+}
+
 // attempt sends the job and makes sense of what comes back.
 func (c *call) attempt(ctx context.Context, name, id string, j job) (ending, error) {
-	file, err := c.uploadStdin(ctx, name, id, j.stdin)
-	if err != nil {
-		return ending{}, err
+	e := ending{id: id}
+	file, err := "", error(nil)
+	if len(j.stdin) > fleet.MaxStdin && !c.contacts.lacksShell(name) {
+		// The upload starts a machine that is off, so this is the moment to look.
+		ran, err := c.runs(ctx, name)
+		if err != nil {
+			return e, err
+		}
+		e.started = !ran
+		file = "/tmp/.smol-mcp-" + id + ".in"
+		if err := c.upload(ctx, name, file, j.stdin); err != nil {
+			return e, err
+		}
 	}
-	cmd := fleet.Command{Env: withJob(j.env, id), Timeout: j.timeout}
-	if file == "" {
-		cmd.Stdin = j.stdin
-	}
-	args := append([]string{id, strconv.Itoa(c.opts.Limits.MaxOutputBytes + 1), j.workdir, file}, j.command.argv...)
+	cmd, args := j.request(id, file, c.opts.Limits.MaxOutputBytes+1, c.jobs.takeDone(name))
 	c.stage("running the command in %s", name)
 	begin := time.Now()
-	waiting, cancel := context.WithTimeoutCause(ctx, max(j.wait, shortestWait), errWaitOver)
+	waiting, cancel := context.WithTimeoutCause(ctx, j.patience(), errWaitOver)
+	defer cancel()
 	r, err := c.inGuest(waiting, name, scripts.run(), cmd, args...)
-	cancel()
+	e.started = e.started || r.started
 	if err == nil && r.word(0) == "nostdin" {
 		// The upload went below a workload that came up after it; it is up now.
 		if err := c.upload(ctx, name, file, j.stdin); err != nil {
-			return ending{}, err
+			return e, err
 		}
-		r, err = c.inGuest(ctx, name, scripts.run(), cmd, args...)
+		r, err = c.inGuest(waiting, name, scripts.run(), cmd, args...)
 	}
-	e := ending{id: id, started: r.started, took: time.Since(begin)}
+	e.took = time.Since(begin)
 	switch {
 	case errors.Is(err, errNoShell):
 		return c.runDirect(ctx, name, j)
+	case err != nil && r.result.ExitCode == exitTimeout && e.took >= j.timeout:
+		e.timedOut = true // what it printed went with its shell
+		return c.collected(ctx, name, e)
 	case err != nil:
 		return c.unseen(ctx, waiting, name, j, e, err)
 	}
 	return c.settle(ctx, name, j, e, r)
+}
+
+// request is the command that carries j, and the arguments of run.sh.
+func (j job) request(id, file string, limit int, done string) (fleet.Command, []string) {
+	cmd := fleet.Command{Env: map[string]string{}, Timeout: j.timeout}
+	for k, v := range j.env {
+		cmd.Env["SMOL_E_"+k] = v
+	}
+	if file == "" {
+		cmd.Stdin = j.stdin
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(j.env)), " ")
+	return cmd, append([]string{id, strconv.Itoa(limit), j.workdir, file, names, done}, j.command.argv...)
+}
+
+// patience is how long the call waits for an answer. Who waits as long as the
+// command may run also waits to hear that it was killed.
+func (j job) patience() time.Duration {
+	if j.wait >= j.timeout {
+		return j.timeout + execMargin
+	}
+	return max(j.wait, shortestWait)
 }
 
 // settle reads the answer of run.sh.
@@ -99,7 +167,9 @@ func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply
 		return e, &fleet.Error{Code: fleet.CodeNotFound, Op: "run in " + fleet.Quote(j.workdir), Why: "it is no directory of the guest that can be entered", Next: "create it first, or leave workdir out"}
 	case "raw":
 		code := r.result.ExitCode
-		e.code = &code
+		if e.timedOut = code == exitTimeout && e.took >= j.timeout; !e.timedOut {
+			e.code = &code
+		}
 		e.outputs = [2]output{all(r.stdout), all(r.stderr)}
 		e.note = "the guest has no writable directory or no head program: output is kept only as far as the engine does"
 		return e, nil
@@ -116,14 +186,14 @@ func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply
 		if most := c.opts.Limits.MaxOutputBytes; len(r.stdout) <= most && len(r.stderr) <= most {
 			return c.withPaths(e, r.dir), nil
 		}
-		return c.collect(ctx, name, e)
+		return c.collected(ctx, name, e)
 	}
 	// The shell itself was killed: by the guest's timeout, or by the command.
 	e.timedOut = r.result.ExitCode == exitTimeout
 	if !e.timedOut {
 		e.note = "the command ended its own shell, so its exit code was not seen"
 	}
-	return c.collect(ctx, name, e)
+	return c.collected(ctx, name, e)
 }
 
 // exitTimeout is the exit code with which fleets report their timeout.
@@ -133,51 +203,75 @@ const exitTimeout = 124
 func (c *call) unseen(ctx, waiting context.Context, name string, j job, e ending, err error) (ending, error) {
 	switch {
 	case ctx.Err() != nil:
+		why := "the client or the session is gone; the command goes on"
 		if stopWanted(ctx) {
+			why = "the call was cancelled; the command is being stopped"
 			c.background(ctx, stopTimeout, func(ctx context.Context) { c.stop(ctx, name, e.id) })
 		}
-		return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "the call was cancelled; the command is being stopped", Err: context.Cause(ctx)}
+		return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: why, Err: context.Cause(ctx)}
 	case !fleet.MaybeDone(err):
 		return e, err // it never reached the guest
 	}
-	note := "it goes on in the guest"
+	note := "it goes on in the guest until its timeoutSecs are over"
 	if !errors.Is(context.Cause(waiting), errWaitOver) {
-		note = "the connection was lost (" + fleet.Bound(explain(err).Why, 200) + "), and the command may go on"
+		note = "the connection was lost (" + fleet.Bound(explain(err).Why, 200) + "), and the command goes on in the guest"
 	}
-	e, err = c.collect(ctx, name, e)
-	if err != nil || e.code != nil {
-		return e, err
+	for pause := time.Second; ; pause = min(2*pause, 10*time.Second) {
+		begun, collectErr := false, error(nil)
+		e, begun, collectErr = c.collect(ctx, name, e)
+		switch {
+		case collectErr != nil && !j.once:
+			return e, collectErr
+		case collectErr == nil && !begun:
+			return e, err // nothing shows that it ever ran
+		case e.code != nil:
+			return e, nil
+		case e.took >= j.timeout+execMargin:
+			e.timedOut, e.note = true, "the engine did not say that it was killed"
+			return e, nil
+		case !j.once:
+			e.running = true
+			e.note = note + "; when it ends, its exit code will be in " + strings.TrimSuffix(e.outputs[0].path, ".out") + ".rc"
+			return e, nil
+		}
+		// The machine goes with the call, so the call waits for the end.
+		select {
+		case <-time.After(pause):
+			e.took += pause
+		case <-ctx.Done():
+			return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "the call was cancelled", Err: context.Cause(ctx)}
+		}
 	}
-	if e.timedOut = e.took >= j.timeout; e.timedOut {
-		return e, nil
-	}
-	e.running = true
-	if file := e.outputs[0].path; file != "" {
-		note += "; when it ends, its exit code will be in " + strings.TrimSuffix(file, ".out") + ".rc"
-	}
-	e.note = note
-	return e, nil
 }
 
-// collect asks the guest how a job stands and for both ends of its output.
-func (c *call) collect(ctx context.Context, name string, e ending) (ending, error) {
+// collect asks the guest how a job stands and for both ends of its output. begun is
+// false when the guest does not know the job.
+func (c *call) collect(ctx context.Context, name string, e ending) (_ ending, begun bool, err error) {
 	most := c.opts.Limits.MaxOutputBytes
 	head, tail := most*2/3, most/3
 	r, err := c.inGuest(ctx, name, scripts.collect(), fleet.Command{Timeout: scriptTimeout}, e.id, strconv.Itoa(head), strconv.Itoa(tail))
 	if err != nil {
-		return e, err
+		return e, false, err
 	}
 	outBytes, err1 := strconv.ParseInt(r.word(1), 10, 64)
 	errBytes, err2 := strconv.ParseInt(r.word(2), 10, 64)
 	if err1 != nil || err2 != nil {
-		e.note = strings.TrimPrefix(e.note+"; what it printed is not to be found in the guest", "; ")
-		return e, nil
+		return e, false, nil
 	}
 	if code, err := strconv.Atoi(r.word(0)); err == nil && !e.timedOut {
 		e.code = &code
 	}
 	e.outputs = [2]output{ends(r.stdout, outBytes, head), ends(r.stderr, errBytes, head)}
-	return c.withPaths(e, r.dir), nil
+	return c.withPaths(e, r.dir), true, nil
+}
+
+// collected is collect for a job that has ended.
+func (c *call) collected(ctx context.Context, name string, e ending) (ending, error) {
+	e, begun, err := c.collect(ctx, name, e)
+	if err == nil && !begun {
+		e.note = strings.TrimPrefix(e.note+"; what it printed is not to be found in the guest", "; ")
+	}
+	return e, err
 }
 
 // withPaths names the guest files of the outputs.
@@ -223,18 +317,8 @@ func (c *call) runDirect(ctx context.Context, name string, j job) (ending, error
 	return e, nil
 }
 
-// uploadStdin puts input that is too large for a request into a file of the
-// guest, and returns its path; empty when the request carries it.
-func (c *call) uploadStdin(ctx context.Context, name, id, stdin string) (string, error) {
-	if len(stdin) <= fleet.MaxStdin || c.contacts.lacksShell(name) {
-		return "", nil
-	}
-	path := "/tmp/.smol-mcp-" + id + ".in"
-	return path, c.upload(ctx, name, path, stdin)
-}
-
-func (c *call) upload(ctx context.Context, name, path, content string) error {
-	return c.fleet.Upload(ctx, name, path, io.Reader(strings.NewReader(content)), int64(len(content)))
+func (c *call) upload(ctx context.Context, name, file, content string) error {
+	return c.fleet.Upload(ctx, name, file, strings.NewReader(content), int64(len(content)))
 }
 
 // stopTimeout bounds the stop of a cancelled command: TERM, 2 s, KILL, 1 s.
@@ -248,21 +332,10 @@ func (c *call) stop(ctx context.Context, name, id string) {
 	}
 }
 
-// stopWanted reports whether the end of ctx is the user's wish to stop. A lost
-// client or an ended session ends the wait, not the command.
-func stopWanted(ctx context.Context) bool {
-	cause := context.Cause(ctx)
-	return !errors.Is(cause, errSessionOver) && !errors.Is(cause, io.EOF) && !errors.Is(cause, io.ErrClosedPipe)
-}
-
-func withJob(env map[string]string, id string) map[string]string {
-	all := make(map[string]string, len(env)+1)
-	for k, v := range env {
-		all[k] = v
-	}
-	all[jobEnv] = id
-	return all
-}
+// stopWanted reports whether the end of ctx is the user's wish to stop, which the
+// SDK tells as a plain cancel. A lost client or an ended session ends the wait,
+// not the command.
+func stopWanted(ctx context.Context) bool { return context.Cause(ctx) == context.Canceled }
 
 // uptimes is the time between two first words of /proc/uptime.
 func uptimes(begin, end string) (time.Duration, bool) {
@@ -274,35 +347,39 @@ func uptimes(begin, end string) (time.Duration, bool) {
 	return time.Duration((e - b) * float64(time.Second)), true
 }
 
-// jobIDs hands out the names of jobs' files. A name whose job is over and told
-// in full is used again for the next job in that machine, so the guest holds no
-// more files than ever ran at once, and no program has to remove them.
-type jobIDs struct {
+// jobs remembers the commands whose output was told in full: the next command in
+// their machine removes their files, some at a time, since that takes a process.
+type jobs struct {
 	mu   sync.Mutex
-	free map[string][]string // by machine
+	done map[string][]string // ids, by machine
 }
 
-func (j *jobIDs) take(machine string) string {
+// doneAtOnce is how many commands' files are left before they are removed.
+const doneAtOnce = 16
+
+func (j *jobs) finished(machine, id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if ids := j.free[machine]; len(ids) > 0 {
-		j.free[machine] = ids[:len(ids)-1]
-		return ids[len(ids)-1]
+	if j.done == nil {
+		j.done = map[string][]string{}
 	}
-	return randomName("", 12)
+	j.done[machine] = append(j.done[machine], id)
 }
 
-func (j *jobIDs) giveBack(machine, id string) {
+// takeDone returns ids, separated by spaces, once there are enough of them.
+func (j *jobs) takeDone(machine string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.free == nil {
-		j.free = map[string][]string{}
+	ids := j.done[machine]
+	if len(ids) < doneAtOnce {
+		return ""
 	}
-	j.free[machine] = append(j.free[machine], id)
+	delete(j.done, machine)
+	return strings.Join(ids, " ")
 }
 
-func (j *jobIDs) forget(machine string) {
+func (j *jobs) forget(machine string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.free, machine)
+	delete(j.done, machine)
 }

@@ -17,7 +17,7 @@ import (
 const leftoversTimeout = 200 * time.Millisecond
 
 // leftoversShown bounds how many machines the instructions name.
-const leftoversShown = 10
+const leftoversShown = 5
 
 // tellLeftovers adds to the instructions, as a session opens, which machines a
 // crashed session left and how long they still are there to be taken over.
@@ -39,6 +39,9 @@ func (s *Session) tellLeftovers(next mcp.MethodHandler) mcp.MethodHandler {
 
 // leftovers is the paragraph for the instructions; empty when nothing was left.
 func (s *Session) leftovers(ctx context.Context) string {
+	if !s.opts.Store.Known() {
+		return ""
+	}
 	ctx, cancel := context.WithTimeout(ctx, leftoversTimeout)
 	defer cancel()
 	recs, err := s.opts.Store.Records(ctx)

@@ -29,7 +29,7 @@ func listMachines() tool {
 		title: "List machines",
 		description: "Lists all machines of the fleet with state, size, egress and owner, in order of name. Use it to find a name or to see what is left running; " +
 			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only, and also shows machines of other sessions and programs (owner tells whose). " +
-			"A fleet that does not answer is named in problems beside what the others show; the call fails only when none answers.",
+			"What could not be listed is named in problems; the call fails only when nothing could.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in: arguments(
 			optional("all", standard(flag("false leaves out machines that this session does not own."), true)),
@@ -55,7 +55,11 @@ func (c *call) list(ctx context.Context, in listIn) (listOut, error) {
 	for _, m := range machines {
 		rec := recs[m.Name]
 		delete(recs, m.Name)
-		if v := c.show(ctx, m, rec); in.All == nil || *in.All || v.Owner == string(store.ThisSession) {
+		v := c.show(ctx, m, rec)
+		if err != nil {
+			v.Owner = ownerUnknown
+		}
+		if in.All == nil || *in.All || v.Owner == string(store.ThisSession) {
 			out.Machines = append(out.Machines, v)
 		}
 	}

@@ -31,29 +31,37 @@ type machine struct {
 	Isolation string  `json:"isolation"`
 }
 
-// images remembers what this session made machines from: smolvm before
-// September 2026 does not report it, and machines that are kept have no record.
-type images struct {
-	mu   sync.Mutex
-	made map[string]string
+// An origin is what a machine was made with and fleets do not tell: smolvm before
+// September 2026 does not report the image, and whether a machine
+// may be branched has to be said at each start.
+type origin struct {
+	image      string
+	branchable bool
 }
 
-func (i *images) note(name, image string) {
+// origins remembers them for the machines that this session made: those that are
+// kept have no record.
+type origins struct {
+	mu   sync.Mutex
+	made map[string]origin
+}
+
+func (i *origins) note(name string, o origin) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.made == nil {
-		i.made = map[string]string{}
+		i.made = map[string]origin{}
 	}
-	i.made[name] = image
+	i.made[name] = o
 }
 
-func (i *images) forget(name string) {
+func (i *origins) forget(name string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	delete(i.made, name)
 }
 
-func (i *images) of(name string) string {
+func (i *origins) of(name string) origin {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.made[name]
@@ -74,9 +82,12 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 		v.ExpiresAt = pointer(m.ExpiresAt.Unix())
 	}
 	if v.Image == nil {
-		v.Image = pointer(c.images.of(m.Name))
+		v.Image = pointer(c.made.of(m.Name).image)
 	}
 	if rec != nil {
+		if rec.Phase == store.Deleting {
+			v.ExpiresAt = pointer(time.Now().Unix())
+		}
 		if left, ok := rec.Left(); ok {
 			v.ExpiresAt = pointer(time.Now().Add(left).Unix())
 		}
@@ -96,17 +107,25 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 // costs nothing for this session's own.
 func (c *call) showOne(ctx context.Context, m fleet.Machine) machine {
 	rec, found, err := c.records.Use(ctx, c.key(m.Name))
-	if err != nil || !found {
+	switch {
+	case err != nil:
+		v := c.show(ctx, m, nil)
+		v.Owner = ownerUnknown
+		return v
+	case !found:
 		return c.show(ctx, m, nil)
 	}
 	return c.show(ctx, m, &rec)
 }
 
+// ownerUnknown is the owner of a machine while the records cannot be read.
+const ownerUnknown = "unknown"
+
 // forget drops what this session knew of a machine that goes.
 func (c *call) forget(name string) {
 	c.contacts.forget(name)
 	c.jobs.forget(name)
-	c.images.forget(name)
+	c.made.forget(name)
 }
 
 func (c *call) key(name string) store.Key {

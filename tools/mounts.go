@@ -33,17 +33,17 @@ func (c *call) checkMounts(mounts []mountIn) ([]fleet.Mount, error) {
 }
 
 // checkImage refuses an image archive outside the allowed roots: it is a host
-// file that the guest would get to read.
-func (c *call) checkImage(image string) error {
+// file that the guest would get to read. It returns the image with links resolved.
+func (c *call) checkImage(image string) (string, error) {
 	if !isLocalImage(image) {
-		return nil
+		return image, nil
 	}
-	_, file, found := strings.Cut(image, ":")
+	kind, file, found := strings.Cut(image, ":")
 	if !found || strings.HasPrefix(image, "/") {
-		file = image
+		return c.allowed("image "+fleet.Quote(image), image)
 	}
-	_, err := c.allowed("image "+fleet.Quote(image), file)
-	return err
+	file, err := c.allowed("image "+fleet.Quote(image), file)
+	return kind + ":" + file, err
 }
 
 // allowed resolves a host path and returns it when it lies below one of the

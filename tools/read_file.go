@@ -54,9 +54,9 @@ func readFile() tool {
 		out: object(
 			required("path", text("")), required("content", text("Empty for a directory.")),
 			required("encoding", oneOf("", "utf8", "base64")), required("size", integer("Bytes of the whole file.")),
-			required("offset", integer("")), required("bytes", integer("The next page begins at offset + bytes.")),
+			required("offset", integer("")), required("bytes", integer("The next page begins at offset + bytes; of a directory both count entries.")),
 			required("eof", flag("Nothing follows.")),
-			optional("entries", list("Of a directory; at most 1000.", object(required("name", text("")), required("kind", oneOf("", "file", "directory", "link", "other"))))),
+			optional("entries", list("Of a directory.", object(required("name", text("")), required("kind", oneOf("", "file", "directory", "link", "other"))))),
 			startedField(),
 		),
 	}, (*call).read)
@@ -77,7 +77,8 @@ func (c *call) read(ctx context.Context, in readIn) (readOut, error) {
 	// A page ends between characters, so a few bytes more than asked must be known.
 	skip := in.Offset / block
 	count := (in.Offset%block+int64(length)+utf8.UTFMax)/block + 1
-	r, err := c.inGuest(ctx, in.Name, scripts.read(), fleet.Command{Timeout: scriptTimeout}, in.Path, strconv.FormatInt(skip, 10), strconv.FormatInt(count, 10))
+	r, err := c.inGuest(ctx, in.Name, scripts.read(), fleet.Command{Timeout: scriptTimeout}, in.Path,
+		strconv.FormatInt(skip, 10), strconv.FormatInt(count, 10), strconv.FormatInt(in.Offset, 10), strconv.Itoa(maxEntries))
 	if errors.Is(err, errNoShell) {
 		return c.readWhole(ctx, in, length)
 	}
@@ -93,13 +94,36 @@ func (c *call) read(ctx context.Context, in readIn) (readOut, error) {
 		}
 		known := r.stdout[min(int64(len(r.stdout)), in.Offset%block):]
 		// Files of /proc have content but no size.
-		size = max(size, in.Offset+int64(len(known)))
+		if len(known) > 0 {
+			size = max(size, in.Offset+int64(len(known)))
+		}
 		return c.page(out, in, known, size, length)
 	case "dir":
-		out.Entries, out.EOF = entries(r.stdout), true
-		return out, nil
+		return c.listing(out, r.stdout), nil
 	}
 	return out, noFile(in.Path, r)
+}
+
+// maxEntries bounds the entries of a directory in one answer.
+const maxEntries = 1000
+
+// listing makes a result of a part of a directory's list. There offset, bytes and
+// size count entries, so that going on works as with bytes.
+func (c *call) listing(out readOut, list []byte) readOut {
+	found, more := entries(list)
+	chars := c.opts.Limits.payloadChars()
+	for i, e := range found {
+		if chars -= len(`{"name":"","kind":"directory"},`) + jsonLen([]byte(e.Name)); chars < 0 {
+			found, more = found[:max(i, 1)], true
+			break
+		}
+	}
+	out.Entries, out.Bytes, out.EOF = found, len(found), !more
+	out.Size = out.Offset + int64(len(found))
+	if more {
+		out.Size++
+	}
+	return out
 }
 
 // page makes a result of the bytes known from the offset on, at most length of them.
@@ -157,16 +181,19 @@ func (w *window) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// entries reads the directory listing of read.sh.
-func entries(listing []byte) []entry {
+// entries reads the directory listing of read.sh, and whether there are more.
+func entries(listing []byte) (found []entry, more bool) {
 	kinds := map[byte]string{'f': "file", 'd': "directory", 'l': "link", 'o': "other"}
-	found := []entry{}
+	found = []entry{}
 	for item := range bytes.SplitSeq(listing, []byte{0}) {
+		if len(item) > 2 && item[0] == 'm' {
+			return found, true
+		}
 		if len(item) > 2 {
 			found = append(found, entry{Name: strings.ToValidUTF8(string(item[2:]), "\uFFFD"), Kind: kinds[item[0]]})
 		}
 	}
-	return found
+	return found, false
 }
 
 // noFile is the error for what read.sh and place.sh found in the place of a file.
@@ -176,7 +203,7 @@ func noFile(file string, r reply) error {
 	case "missing":
 		e.Code, e.Why, e.Next = fleet.CodeNotFound, "there is no such file in the guest", "list its directory with read-file "+path.Dir(file)
 	case "denied":
-		e.Why, e.Next = "the guest refuses it: "+fleet.Bound(string(r.stderr), 300), "check its owner and mode with run-command, as ls -ld "+file
+		e.Why, e.Next = strings.TrimSuffix("the guest refuses it: "+fleet.Bound(string(r.stderr), 300), ": "), "check its owner and mode with run-command, as ls -ld "+file
 	case "special":
 		e.Why, e.Next = "it is a device, pipe or socket, not a file", "use run-command"
 	case "dir":

@@ -34,18 +34,34 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 		return &failure
 	}
 	failure.MaybeDone = false // it is taken back, or recorded as to be deleted
-	if ctx.Err() != nil {
-		c.background(ctx, rollbackTimeout, func(ctx context.Context) { _ = c.remove(ctx, rec) })
-		return &failure
+	err := c.undo(ctx, rec)
+	switch {
+	case errors.Is(err, errUndoneLater):
+	case err != nil:
+		failure.Why = sentence(failure.Why) + " The machine " + rec.Name + " was not deleted: " + fleet.Bound(explain(err).Error(), 300)
+		if _, recorded, findErr := c.opts.Store.Find(context.WithoutCancel(ctx), rec.Key()); recorded && findErr == nil {
+			failure.Why += "; it is recorded, and the server goes on trying"
+		}
+	default:
+		failure.Why = sentence(failure.Why) + " What had been created of " + rec.Name + " was deleted again"
 	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	if err := c.remove(undo, rec); err != nil {
-		failure.Why += ". The machine " + rec.Name + " could not be deleted yet (" + fleet.Bound(err.Error(), 200) + "); it is recorded and will be"
-		return &failure
-	}
-	failure.Why = sentence(failure.Why) + " What had been created of " + rec.Name + " was deleted again"
 	return &failure
+}
+
+// errUndoneLater means that the caller is gone and clean-up goes on without it.
+var errUndoneLater = errors.New("the call was cancelled; clean-up goes on")
+
+// undo deletes a machine that a failed or finished call leaves. It goes on in the
+// background when the caller is cancelled.
+func (c *call) undo(ctx context.Context, rec store.Record) error {
+	done := make(chan error, 1)
+	c.background(ctx, rollbackTimeout, func(ctx context.Context) { done <- c.remove(ctx, rec) })
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return errUndoneLater
+	}
 }
 
 // remove marks a recorded machine as to be deleted and deletes it. What is
@@ -53,15 +69,8 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 func (c *call) remove(ctx context.Context, rec store.Record) error {
 	c.forget(rec.Name)
 	marked, found, err := c.records.Tombstone(ctx, rec.Key())
-	if err != nil {
+	if err != nil || !found {
 		return err
-	}
-	if !found {
-		// A machine to be kept has no record any more; the name is known to be ours.
-		if _, err := c.fleet.Delete(ctx, rec.Name); err != nil && fleet.CodeOf(err) != fleet.CodeNotFound {
-			return err
-		}
-		return nil
 	}
 	return c.opts.Remover.Remove(ctx, marked)
 }

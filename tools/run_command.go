@@ -100,7 +100,7 @@ func outcomeFields() []field {
 		required("stderrBytes", integer("")),
 		optional("encoding", plainObject("Streams that are no UTF-8, as {\"stdout\": \"base64\"}.")),
 		required("durationMs", integer("")),
-		optional("note", text("")),
+		optional("note", text("What else to know.")),
 	}
 }
 
@@ -115,8 +115,8 @@ func runCommand(l Limits) tool {
 		name:  "run-command",
 		title: "Run command",
 		description: "Runs a command in a machine and returns exit code, stdout and stderr. Use it for anything a shell does; read-file and write-file are exact for files, " +
-			"and without a machine run-once is enough. A failing command is a normal result, so check exitCode. One that is not over after waitSecs goes on in the guest: the result has running: true, what it printed so far, and in overflow the files it goes on writing. " +
-			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Several commands may run at once. Cancelling the call stops the command with all it started.",
+			"run-once needs no machine. A failing command is a normal result, so check exitCode. One that is not over after waitSecs goes on until timeoutSecs kills it: the result has running: true, what it printed so far, and in overflow the files it goes on writing. To keep a server up: nohup CMD >FILE 2>&1 &. " +
+			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Several may run at once. Cancelling the call stops the command with all it started.",
 		hints: hints{destructive: true, openWorld: true},
 		in:    arguments(in...),
 		out:   object(append(outcomeFields(), startedField())...),

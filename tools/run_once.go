@@ -38,7 +38,7 @@ func runOnce(l Limits) tool {
 		title: "Run one command in a fresh machine",
 		description: "Creates a machine from an image, runs one command in it, and deletes it again, whatever happens: also on failure, time-out and cancel. Use it for a single command that needs nothing from before and leaves nothing behind; " +
 			"for files or several commands use create-machine and run-command. Waits for the start of the machine (seconds; minutes when the image is pulled) and for the command, up to timeoutSecs. " +
-			"A failing command is a normal result, so check exitCode. Output over the budget is counted but gone with the machine. If the machine cannot be deleted at once, the server goes on trying.",
+			"Egress is as for create-machine. A failing command is a normal result: check exitCode. Output over the budget is counted but gone with the machine. If the machine cannot be deleted at once, the server goes on trying.",
 		hints: hints{openWorld: true},
 		in:    arguments(in...),
 		out:   result,
@@ -59,14 +59,11 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 	if _, err := c.make(ctx, spec, store.Once, true); err != nil {
 		return out, err
 	}
-	out.runOut, err = c.run(ctx, spec.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: timeout + execMargin})
-	left := c.discard(ctx, spec.Name)
+	out.runOut, err = c.run(ctx, spec.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: timeout, once: true})
+	c.stage("deleting %s", spec.Name)
+	left := c.undo(ctx, store.Record{Target: c.fleet.Target(), Name: spec.Name})
 	if err != nil {
 		return out, err
-	}
-	c.links = nil // their files went with the machine
-	for i := range out.Overflow {
-		out.Overflow[i].Path = ""
 	}
 	if left != nil {
 		out.Note = "the machine could not be deleted yet; the server goes on trying: " + fleet.Bound(left.Error(), 300)
@@ -76,17 +73,3 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 
 // execMargin is how much longer than the command's own time the guest may take to answer.
 const execMargin = 20 * time.Second
-
-// discard deletes a machine that has served its purpose. A cancelled caller does
-// not wait for it.
-func (c *call) discard(ctx context.Context, name string) error {
-	c.stage("deleting %s", name)
-	rec := store.Record{Target: c.fleet.Target(), Name: name}
-	if ctx.Err() != nil {
-		c.background(ctx, rollbackTimeout, func(ctx context.Context) { _ = c.remove(ctx, rec) })
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-	defer cancel()
-	return c.remove(ctx, rec)
-}

@@ -86,6 +86,9 @@ func fit(b []byte, limit, chars int) int {
 	for i := 0; i < limit; {
 		n, cost := 1, jsonCost(b[i])
 		if b[i] >= utf8.RuneSelf {
+			if !utf8.FullRune(b[i:]) {
+				return i // the rest of it was not fetched
+			}
 			_, n = utf8.DecodeRune(b[i:])
 			cost = n
 		}
@@ -115,15 +118,4 @@ func jsonCost(c byte) int {
 		return 6
 	}
 	return 1
-}
-
-// runeCut is n, or the nearest rune border before it.
-func runeCut(b []byte, n int) int {
-	if n >= len(b) {
-		return len(b)
-	}
-	for i := 0; i < utf8.UTFMax && n > 0 && !utf8.RuneStart(b[n]); i++ {
-		n--
-	}
-	return n
 }

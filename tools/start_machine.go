@@ -22,7 +22,7 @@ func startMachine() tool {
 		title: "Start machine",
 		description: "Starts a stopped or created machine, or resumes a suspended one with its memory, and waits until it answers commands. Use it after stop-machine, after create-machine with start false, " +
 			"or to wait for a machine that was NOT_READY; run-command and the file tools start a stopped machine by themselves. Harmless when it runs already. " +
-			"Takes seconds, minutes when its image must be pulled first. If it fails the machine is kept as it was: machine-logs tells why.",
+			"Takes seconds, minutes when its image must be pulled first. If it fails the machine is left as it is: machine-logs tells why.",
 		hints: hints{idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
 			optional("wait", standard(flag("false returns once it boots, with ready false."), true))),
@@ -32,10 +32,11 @@ func startMachine() tool {
 
 func (c *call) start(ctx context.Context, in startIn) (startOut, error) {
 	c.stage("starting %s", in.Name)
-	m, err := c.fleet.Start(ctx, in.Name, fleet.StartOptions{})
+	m, err := c.fleet.Start(ctx, in.Name, fleet.StartOptions{Branchable: c.made.of(in.Name).branchable})
 	if err != nil {
 		return startOut{}, c.nearby(ctx, in.Name, err)
 	}
+	c.contacts.forget(in.Name) // what runs in it now is new
 	wait := in.Wait == nil || *in.Wait
 	if wait {
 		c.stage("waiting until %s answers", in.Name)

@@ -48,7 +48,7 @@ func encodingArgument(description string, words ...string) field {
 func resourceArguments(l Limits) []field {
 	return []field{
 		optional("cpus", between(fmt.Sprintf("Virtual CPUs, 1 to 64. Default: %d.", l.CPUs), 1, 64)),
-		optional("memoryMb", between(fmt.Sprintf("Memory in MiB, 128 to 1048576. Default: %d.", l.MemoryMB), 128, 1<<20)),
+		optional("memoryMb", between(fmt.Sprintf("Memory in MiB, 64 to 1048576. Default: %d.", l.MemoryMB), 64, 1<<20)),
 	}
 }
 
@@ -83,7 +83,7 @@ func machineFields() []field {
 		required("pid", orNull("Of the hypervisor, or null.")),
 		required("url", orNull("Public address, or null.")),
 		required("ephemeral", flag("Deleted when its session ends.")),
-		required("owner", oneOf("none: never deleted unasked.", "this-session", "another-session", "crashed-session", "none")),
+		required("owner", oneOf("crashed-session: name it to take it over, else it is deleted at expiresAt. none: kept.", "this-session", "another-session", "crashed-session", "none", ownerUnknown)),
 		required("expiresAt", orNull("Epoch seconds of its deletion, or null.")),
 		required("engine", text("As smolvm or qemu.")),
 		required("isolation", text("As hardware VM; empty when unknown.")),

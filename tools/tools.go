@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime/debug"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -33,7 +34,7 @@ type Limits struct {
 	LogsTail       int           // lines, 1..10000
 	LogsPoll       time.Duration // between two looks at a followed log
 	MountRoots     []string      // host directories below which mounts and image archives may lie; none: refused
-	MaxMachines    int           // recorded machines of this user at once; 0 no limit
+	MaxMachines    int           // machines in the fleet at once, whoever made them; 0 no limit
 }
 
 // Options are what a session's server is made of.
@@ -61,8 +62,8 @@ type Session struct {
 	records  *store.Session
 	server   *mcp.Server
 	contacts contacts
-	images   images
-	jobs     jobIDs
+	made     origins
+	jobs     jobs
 	followed followers
 
 	over    context.Context // ends with the session, and with it every call
@@ -92,24 +93,27 @@ var errSessionOver = errors.New("the session is over")
 // recorded for a later sweep.
 func (s *Session) Close(ctx context.Context) error {
 	s.end(errSessionOver)
-	s.calls.close(ctx)
-	s.follows.close(ctx)
-	s.cleanup.close(ctx)
+	// A call that does not hear must not take the time of the machines.
+	calls, cancel := context.WithTimeout(ctx, callsTimeout)
+	defer cancel()
+	s.calls.close(calls)
+	s.follows.close(calls)
+	s.cleanup.close(calls)
 	// The mark must be written even when no time is left to act on it.
 	mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
 	recs, err := s.records.End(mark)
-	if err != nil || len(recs) == 0 {
-		return err
-	}
-	return s.opts.Remover.Remove(ctx, recs...)
+	return errors.Join(err, s.opts.Remover.Remove(ctx, recs...))
 }
+
+// callsTimeout bounds how long the end of a session waits for its calls.
+const callsTimeout = 2 * time.Second
 
 // markTimeout bounds the writing of a record that must not be skipped.
 const markTimeout = 2 * time.Second
 
 // background runs clean-up that must happen although its call is over. Close
-// waits for it; what a call begins later than that is the reaper's.
+// waits for it. Of a session that is over, what it would clean up is recorded.
 func (s *Session) background(ctx context.Context, limit time.Duration, clean func(ctx context.Context)) {
 	if !s.cleanup.begin() {
 		return
@@ -118,6 +122,17 @@ func (s *Session) background(ctx context.Context, limit time.Duration, clean fun
 	go func() {
 		defer s.cleanup.done()
 		defer cancel()
-		clean(ctx)
+		_ = s.guard(func() error { clean(ctx); return nil })
 	}()
+}
+
+// guard makes a panic of work an error, where no caller of ours would recover it.
+func (s *Session) guard(work func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.opts.Log.Error("panic", "panic", p, "stack", string(debug.Stack()))
+			err = &fleet.Error{Code: fleet.CodeInternal, Op: "finish the call", Why: "the server failed inside; it goes on"}
+		}
+	}()
+	return work()
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"path"
 	"strconv"
+	"strings"
 
 	"smol-mcp/fleet"
 )
@@ -38,7 +39,7 @@ func writeFile() tool {
 		description: "Writes a file in a machine: makes it with its parent directories, or replaces it in one step, so that no reader sees half of it; mode and owner of an existing file stay, and a link is written through. " +
 			"Prefer it to echo and heredocs: any text or bytes arrive exactly. With append the content is added at the end. Starts a stopped machine. " +
 			"A directory, a relative path or broken base64 is refused, and nothing written. Cannot write to the user's computer.",
-		hints: hints{destructive: true, idempotent: true, openWorld: true},
+		hints: hints{destructive: true, openWorld: true},
 		in: arguments(nameArgument(), pathArgument("File."),
 			required("content", text("What to write, in encoding.")),
 			encodingArgument("base64 (padded) for bytes that are no text.", "utf8", "base64"),
@@ -53,6 +54,9 @@ func (c *call) write(ctx context.Context, in writeIn) (writeOut, error) {
 	out := writeOut{Path: in.Path}
 	if err := checkPath(in.Path); err != nil {
 		return out, err
+	}
+	if strings.HasSuffix(in.Path, "/") {
+		return out, invalid("path "+fleet.Quote(in.Path), "it names a directory, not a file")
 	}
 	content, err := decode(in.Content, in.Encoding)
 	if err != nil {
@@ -79,6 +83,7 @@ func (c *call) write(ctx context.Context, in writeIn) (writeOut, error) {
 			return c.writeWhole(ctx, in, content, out)
 		}
 		if err != nil {
+			c.dropUpload(ctx, in.Name, upload)
 			return out, err
 		}
 		out.StartedMachine = out.StartedMachine || r.started
@@ -92,6 +97,13 @@ func (c *call) write(ctx context.Context, in writeIn) (writeOut, error) {
 		return out, noFile(in.Path, r)
 	}
 	return out, &fleet.Error{Code: fleet.CodeNotReady, Op: "write " + in.Path, Why: "the guest does not see what the engine stored for it"}
+}
+
+// dropUpload removes an upload that was not put in place, as far as that can be done.
+func (c *call) dropUpload(ctx context.Context, machine, upload string) {
+	c.background(ctx, scriptTimeout, func(ctx context.Context) {
+		_, _ = c.fleet.Exec(ctx, machine, fleet.Command{Argv: []string{"rm", "-f", upload}, Timeout: scriptTimeout})
+	})
 }
 
 // writeWhole serves a guest without a shell, with what the engine's own upload does.

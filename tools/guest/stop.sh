@@ -10,13 +10,14 @@ if ! { read -r shell <"$f.pid"; } 2>/dev/null; then
   echo gone
   exit 0
 fi
-# Every process of the command carries its id in the environment, also those that left its group.
+# Every process of the command carries its id in the environment, also those that left its
+# group; the shell that waits for it does not.
 signal() {
   hit=
   for e in $(grep -l "SMOL_MCP_COMMAND=$id" /proc/[0-9]*/environ 2>/dev/null); do
     pid=${e#/proc/}
     pid=${pid%/environ}
-    if [ "$pid" != "$shell" ] && [ "$pid" != $$ ] && kill "-$1" "$pid" 2>/dev/null; then hit=1; fi
+    if kill "-$1" "$pid" 2>/dev/null; then hit=1; fi
   done
   if [ -z "$hit" ]; then kill "-$1" -- "-$shell" 2>/dev/null; fi
 }
