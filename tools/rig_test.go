@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ type rig struct {
 	session *tools.Session
 	client  *mcp.ClientSession
 	options tools.Options
+	mu      sync.Mutex // guards schemas
 	schemas map[string]*jsonschema.Resolved
 }
 
@@ -142,6 +144,8 @@ func (r *rig) try(tool string, arguments map[string]any) *mcp.CallToolResult {
 // and the same JSON as text.
 func (r *rig) conforms(tool string, res *mcp.CallToolResult) {
 	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.schemas == nil {
 		r.schemas = map[string]*jsonschema.Resolved{}
 		list, err := r.client.ListTools(r.t.Context(), nil)
