@@ -208,6 +208,20 @@ func TestImageWithoutShell(t *testing.T) {
 	}
 }
 
+// An engine with words of its own for a missing shell is asked for true.
+func TestShellMissingInOtherWords(t *testing.T) {
+	r := newRig(t, rigOptions{memory: fleettest.MemoryOptions{Exec: func(_ context.Context, _ string, cmd fleet.Command) (fleet.Result, error) {
+		if cmd.Argv[0] == "sh" {
+			return fleet.Result{ExitCode: 1, Stderr: []byte("crun: sh gibt es nicht")}, nil
+		}
+		return fleet.Result{Stdout: []byte(strings.Join(cmd.Argv[1:], " "))}, nil
+	}}})
+	name := r.machine(nil)
+	if ran := r.call("run-command", map[string]any{"name": name, "command": []string{"echo", "hi"}}); ran["stdout"] != "hi" {
+		t.Errorf("ran: %v", ran)
+	}
+}
+
 // W38: host paths are refused outside the allowed roots, also through links.
 func TestMountsStayBelowTheRoots(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()

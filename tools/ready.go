@@ -27,7 +27,7 @@ func (c *call) waitReady(ctx context.Context, name string, limit time.Duration) 
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		_, err := c.inGuest(ctx, name, scripts.probe(), fleet.Command{Timeout: probeTimeout})
-		if err == nil || errors.Is(err, errNoShell) {
+		if err == nil || errors.Is(err, errNoShell) || c.answersTrue(ctx, name, err) {
 			return nil
 		}
 		if ctx.Err() == nil {
@@ -45,6 +45,20 @@ func (c *call) waitReady(ctx context.Context, name string, limit time.Duration) 
 		case <-time.After(pause):
 		}
 	}
+}
+
+// answersTrue tries a program without a shell where the engine answered that the
+// script did not run, in words that we do not know for a missing shell.
+func (c *call) answersTrue(ctx context.Context, name string, err error) bool {
+	if !fleet.MaybeDone(err) || isPermanent(err) {
+		return false
+	}
+	res, err := c.fleet.Exec(ctx, name, fleet.Command{Argv: []string{"true"}, Timeout: probeTimeout})
+	if err != nil || res.ExitCode != 0 {
+		return false
+	}
+	c.contacts.noteNoShell(name)
+	return true
 }
 
 // exitedEarly returns an error when the machine is down again although it was
