@@ -122,6 +122,48 @@ func TestCollectorsAtOnce(t *testing.T) {
 	}
 }
 
+// Calls of one process that delete the same machine, while it sweeps, send one
+// deletion, and all hear of its end.
+func TestDeletedTwiceAtOnce(t *testing.T) {
+	for range 20 {
+		p, w := newPlaces(t), newWorld()
+		st := p.open(t)
+		s := st.NewSession("stdio", "test")
+		mustMake(t, s, w, wish("mcp-a", store.Ephemeral), "")
+		r := newReaper(st, w)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				rec, ok, err := s.Tombstone(t.Context(), local("mcp-a"))
+				if err != nil || !ok { // it is gone already
+					return
+				}
+				if err := r.Remove(t.Context(), rec); err != nil {
+					t.Error(err)
+				}
+				if left := w.names(); len(left) > 0 {
+					t.Errorf("said to be deleted: %v", left)
+				}
+			})
+			wg.Go(func() {
+				if _, err := r.Sweep(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		deletions := 0
+		for _, c := range w.calls {
+			if strings.HasPrefix(c, "delete") {
+				deletions++
+			}
+		}
+		if deletions != 1 {
+			t.Errorf("%d deletions: %v", deletions, w.calls)
+		}
+	}
+}
+
 // T45: 200 sessions of one process that end at once share their transactions.
 func TestManySessionsEnd(t *testing.T) {
 	p, w := newPlaces(t), newWorld()

@@ -49,7 +49,7 @@ func (s *Store) disown(t *tx, known map[string]bool) error {
 		return err
 	}
 	for _, r := range recs {
-		if known[r.UID] || r.Kind == Persistent || s.holds(r.UID) {
+		if held, _ := s.holds(r.UID); held || known[r.UID] || r.Kind == Persistent {
 			continue
 		}
 		r.Phase, r.Due = Deleting, t.host.now()

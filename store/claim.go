@@ -8,11 +8,18 @@ import (
 	"time"
 )
 
-// hold notes that this process is deleting a machine, so that its own sweeps
-// leave it alone.
-func (s *Store) hold(uid string) {
+// holding says that this process has the right to delete a machine.
+type holding struct {
+	since   time.Time
+	working bool // somebody is at it; else it was only asked for
+}
+
+// hold notes that this process is about to delete a machine, or is, so that its
+// own sweeps leave it alone. It is called in the transaction that claims the
+// record, before any other can see it.
+func (s *Store) hold(uid string, working bool) {
 	s.mu.Lock()
-	s.held[uid] = time.Now()
+	s.held[uid] = holding{time.Now(), working}
 	s.mu.Unlock()
 }
 
@@ -20,17 +27,22 @@ func (s *Store) hold(uid string) {
 // nobody says that it ended.
 const holdTime = 10 * time.Minute
 
-func (s *Store) holds(uid string) bool {
+// holds reports whether this process has the right to delete a machine, and
+// whether it is at it.
+func (s *Store) holds(uid string) (held, working bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	since, ok := s.held[uid]
-	return ok && time.Since(since) < holdTime
+	h, ok := s.held[uid]
+	held = ok && time.Since(h.since) < holdTime
+	return held, held && h.working
 }
 
-func (s *Store) release(uid string) {
+func (s *Store) release(recs ...Record) {
 	s.mu.Lock()
-	delete(s.held, uid)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	for _, r := range recs {
+		delete(s.held, r.UID)
+	}
 }
 
 // Claims say which records to take.
@@ -62,6 +74,7 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 	var claimed, expired []Record
 	var files []string
 	err = s.update(ctx, func(t *tx) (err error) {
+		s.release(claimed...) // of a run that was rolled back
 		if err := t.markDead(look.dead, look.missing, look.found); err != nil {
 			return err
 		}
@@ -80,6 +93,7 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 		return nil, nil
 	}
 	if err != nil {
+		s.release(claimed...)
 		return nil, unlessOtherSchema(err)
 	}
 	failpoint("claim")
@@ -88,9 +102,6 @@ func (s *Store) Claim(ctx context.Context, c Claims) ([]Record, error) {
 		if err := s.dropLedger(r.UID); err != nil {
 			s.opts.Log.Warn("ledger", "err", err)
 		}
-	}
-	for _, r := range claimed {
-		s.hold(r.UID)
 	}
 	return claimed, nil
 }
@@ -269,7 +280,7 @@ func (s *Store) claimDue(t *tx, c Claims) (claimed, expired []Record, err error)
 		}
 		if r.Due <= t.host.now() && (r.Phase == Gone || r.Kind == Persistent && r.Phase == Creating) {
 			if err := t.expire(r); err != nil {
-				return nil, nil, err
+				return claimed, nil, err
 			}
 			expired = append(expired, r)
 			continue
@@ -277,10 +288,10 @@ func (s *Store) claimDue(t *tx, c Claims) (claimed, expired []Record, err error)
 		if c.Limit > 0 && len(claimed) == c.Limit || c.Wanted != nil && !c.Wanted(r.Target) || !s.claimable(r, verdicts) {
 			continue
 		}
-		if r, err = s.claim(t, r); err != nil {
-			return nil, nil, err
-		}
 		claimed = append(claimed, r)
+		if claimed[len(claimed)-1], err = s.claim(t, r); err != nil {
+			return claimed, nil, err
+		}
 	}
 	return claimed, expired, nil
 }
@@ -335,7 +346,7 @@ func (t *tx) expire(r Record) error {
 // claimable reports whether this process may have the machine deleted now: its
 // owner's end is proven, and nobody else is at it.
 func (s *Store) claimable(r Record, verdicts map[string]verdict) bool {
-	if s.holds(r.UID) || r.Phase == Gone || r.Kind == Persistent && r.Phase != Deleting {
+	if held, _ := s.holds(r.UID); held || r.Phase == Gone || r.Kind == Persistent && r.Phase != Deleting {
 		return false
 	}
 	if r.Claimer != "" && r.Claimer != s.id && !r.claimerDead {
@@ -356,16 +367,19 @@ func (s *Store) claim(t *tx, r Record) (Record, error) {
 	r.Stolen = r.Stolen || r.Claimer != "" && r.Claimer != s.id
 	r.Phase = Deleting
 	r.Claimer, r.Claimed = s.id, t.host.now()
+	s.hold(r.UID, true)
 	return r, t.putRecord(r)
 }
 
 // ClaimAll takes records that the caller may delete: its session's, or those a
-// user named. Those that another live process is deleting right now are returned as busy.
+// user named. Those that another process, or another call of this one, is deleting right
+// now are returned as busy.
 func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []Record, err error) {
 	if err := s.enter(); err != nil {
 		return nil, nil, err
 	}
 	err = s.update(ctx, func(t *tx) error {
+		s.release(claimed...) // of a run that was rolled back
 		claimed, busy = nil, nil
 		if err := s.register(t); err != nil {
 			return err
@@ -375,14 +389,15 @@ func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []R
 			if err != nil || !ok || r.UID != want.UID || r.Phase == Gone {
 				continue // gone already
 			}
-			if r.Claimer != "" && r.Claimer != s.id && !r.claimerDead {
+			_, working := s.holds(r.UID)
+			if working || r.Claimer != "" && r.Claimer != s.id && !r.claimerDead {
 				busy = append(busy, r)
 				continue
 			}
-			if r, err = s.claim(t, r); err != nil {
+			claimed = append(claimed, r)
+			if claimed[len(claimed)-1], err = s.claim(t, r); err != nil {
 				return err
 			}
-			claimed = append(claimed, r)
 		}
 		return nil
 	})
@@ -390,10 +405,8 @@ func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []R
 		return recs, nil, nil
 	}
 	if err != nil {
+		s.release(claimed...)
 		return nil, nil, err
-	}
-	for _, r := range claimed {
-		s.hold(r.UID)
 	}
 	return claimed, busy, nil
 }

@@ -255,13 +255,11 @@ func (s *Session) Tombstone(ctx context.Context, key Key) (Record, bool, error) 
 		}
 	}
 	if err != nil || !found {
+		s.st.release(rec)
 		return Record{}, false, err
 	}
 	failpoint("tombstone")
 	s.forget(rec)
-	if rec.Claimer == s.st.id {
-		s.st.hold(rec.UID)
-	}
 	return s.st.judged(rec), true, nil
 }
 
@@ -279,7 +277,7 @@ func (s *Session) Restore(ctx context.Context, rec Record) error {
 		}
 		return nil
 	})
-	s.st.release(rec.UID)
+	s.st.release(rec)
 	if errors.Is(err, ErrStale) {
 		return nil
 	}
@@ -300,6 +298,7 @@ func (s *Store) tombstone(t *tx, rec Record) Record {
 	}
 	if rec.Claimer == "" {
 		rec.Claimer, rec.Claimed = s.id, t.host.now()
+		s.hold(rec.UID, false)
 	}
 	return rec
 }
@@ -331,13 +330,13 @@ func (s *Session) End(ctx context.Context) ([]Record, error) {
 	})
 	failpoint("end")
 	if err != nil {
+		s.st.release(recs...)
 		return known, unlessOtherSchema(err)
 	}
 	s.st.mu.Lock()
 	delete(s.st.mine, s.id)
 	s.st.mu.Unlock()
-	for i, r := range recs {
-		s.st.hold(r.UID)
+	for i := range recs {
 		recs[i].owner = ownerEnded
 	}
 	return recs, nil

@@ -78,7 +78,7 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 		return err
 	})
 	for _, o := range outcomes {
-		s.release(o.Record.UID)
+		s.release(o.Record)
 	}
 	if errors.Is(err, errOtherSchema) {
 		left, done, err = unwritten(outcomes)

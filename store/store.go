@@ -139,11 +139,11 @@ type Store struct {
 	self func() instance // this process, without its file
 
 	mu       sync.Mutex
-	life     *os.File             // our locked file in inst/, nil before the first write
-	lifeName string               // its name in inst/
-	mine     map[string]*Session  // sessions of this instance that wrote something
-	held     map[string]time.Time // uids whose deletion is under way here
-	flushed  time.Time            // cursors
+	life     *os.File            // our locked file in inst/, nil before the first write
+	lifeName string              // its name in inst/
+	mine     map[string]*Session // sessions of this instance that wrote something
+	held     map[string]holding  // by uid, what this process deletes
+	flushed  time.Time           // cursors
 
 	settle settleWindow
 
@@ -172,7 +172,7 @@ func New(opts Options) *Store {
 		host: host,
 		self: sync.OnceValue(opts.process),
 		mine: make(map[string]*Session),
-		held: make(map[string]time.Time),
+		held: make(map[string]holding),
 	}
 }
 
