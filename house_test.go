@@ -32,6 +32,15 @@ var imports = map[string][]string{
 	"tools":  {"smol-mcp/store", "smol-mcp/fleet", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"},
 	"cmd":    {"smol-mcp/store", "smol-mcp/fleet", "smol-mcp/reaper", "smol-mcp/tools", "github.com/modelcontextprotocol/go-sdk"},
 
+	// The built-in engine is a program of its own, so that what it needs costs the
+	// others nothing.
+	"fleet/engine": {
+		"github.com/google/go-containerregistry", "github.com/Microsoft/hcsshim", "github.com/hashicorp/yamux",
+		"github.com/klauspost/compress", "github.com/ulikunitz/xz", "golang.org/x/sys",
+	},
+	"cmd/smol-engine": {"smol-mcp/fleet/engine"},
+	"cmd/smol-guest":  {"smol-mcp/fleet/engine"},
+
 	// What only tests import.
 	"fleet/fleettest": {"smol-mcp/fleet"},
 }
@@ -105,6 +114,17 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s may not import %s", name, i)
 			}
 		}
+	}
+}
+
+// The server must not carry the built-in engine.
+func TestEngineApart(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./cmd/smol-mcp").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(out), module+"/fleet/engine") {
+		t.Error("cmd/smol-mcp imports the built-in engine")
 	}
 }
 

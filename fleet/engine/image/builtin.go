@@ -1,0 +1,99 @@
+//go:build unix
+
+package image
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"time"
+)
+
+// Builtin is the image that needs nothing but this computer's static busybox.
+const Builtin = "builtin:busybox"
+
+// builtinForm changes when what is made of the same busybox does.
+const builtinForm = "1"
+
+// busyboxPath finds a busybox that runs without libraries.
+func busyboxPath() (string, error) {
+	file, err := exec.LookPath("busybox")
+	if err != nil {
+		return "", errors.New("this computer has no busybox; install the package busybox-static")
+	}
+	f, err := elf.Open(file)
+	if err != nil {
+		return "", fmt.Errorf("%s is no Linux program; install the package busybox-static", file)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return "", fmt.Errorf("%s needs libraries; install the package busybox-static", file)
+		}
+	}
+	return file, nil
+}
+
+// busyboxDigest names what builtin would be made of.
+func busyboxDigest(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	io.WriteString(sum, Builtin+builtinForm)
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// busyboxTree lays out a small Linux. close lets go of the program.
+func busyboxTree(file string) (t *tree, closeFile func() error, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, f.Close, err
+	}
+	applets, err := exec.Command(file, "--list-full").Output()
+	if err != nil {
+		return nil, f.Close, fmt.Errorf("ask %s what it can do: %w", file, err)
+	}
+	t = newTree()
+	l := t.begin()
+	add := func(kind byte, name string, mode int64, link string, data *io.SectionReader) {
+		h := &tar.Header{Typeflag: kind, Name: name, Mode: mode, Linkname: link, ModTime: time.Unix(0, 0)}
+		err = errors.Join(err, l.add(h, data))
+	}
+	for _, d := range strings.Fields("bin sbin usr/bin usr/sbin etc dev proc sys run var/tmp var/log home mnt opt") {
+		add(tar.TypeDir, d, 0o755, "", nil)
+	}
+	add(tar.TypeDir, "root", 0o700, "", nil)
+	add(tar.TypeDir, "tmp", 0o1777, "", nil)
+	add(tar.TypeReg, "bin/busybox", 0o755, "", io.NewSectionReader(f, 0, fi.Size()))
+	for _, applet := range strings.Fields(string(applets)) {
+		if path.Base(applet) != "busybox" {
+			add(tar.TypeSymlink, applet, 0o777, "/bin/busybox", nil)
+		}
+	}
+	for name, text := range map[string]string{
+		"etc/passwd":     "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+		"etc/group":      "root:x:0:\nnogroup:x:65534:\n",
+		"etc/os-release": "ID=busybox\nNAME=\"smol builtin:busybox\"\n",
+	} {
+		add(tar.TypeReg, name, 0o644, "", io.NewSectionReader(strings.NewReader(text), 0, int64(len(text))))
+	}
+	return t, f.Close, err
+}

@@ -1,0 +1,219 @@
+//go:build unix
+
+package machine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"smol-mcp/fleet/engine/agent"
+	"smol-mcp/fleet/engine/image"
+)
+
+// startWait bounds a start after its image is there.
+const startWait = 2 * time.Minute
+
+// Start brings a machine to running and returns when its guest has answered. It
+// does nothing for one that runs. A start that fails leaves the machine as it was.
+func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
+	vm, release, err := m.claim(name)
+	if err != nil {
+		return Record{}, err
+	}
+	defer release()
+	r := m.seen(vm)
+	if r.State == Running {
+		return r, nil
+	}
+	if r.Network || len(r.AllowHosts)+len(r.AllowCIDRs) > 0 {
+		return r, &Error{Unsupported, "this engine has no networks yet: create the machine with network false and no allow-list"}
+	}
+	img, err := m.image(ctx, r)
+	if err != nil {
+		return r, fmt.Errorf("pull image: failed to pull %s: %w", r.Image, err)
+	}
+	ports, err := m.publish(vm, r.Ports)
+	if err != nil {
+		return r, err
+	}
+	begun := time.Now()
+	if err := m.boot(ctx, vm, img); err != nil {
+		ports.close()
+		return r, errors.Join(fmt.Errorf("boot: %w", err), m.undo(vm, r.State))
+	}
+	vm.mu.Lock()
+	vm.ports = ports
+	vm.mu.Unlock()
+	m.opts.Log.Info("machine started", "machine", name, "took", time.Since(begun).Round(time.Millisecond))
+	return m.seen(vm), nil
+}
+
+// image returns what is under the machine's disk. After the first start that is
+// the same content for ever: what the machine has written lies over it.
+func (m *Manager) image(ctx context.Context, r Record) (image.Image, error) {
+	ref := r.Image
+	if ref == "" {
+		ref = image.Builtin
+	}
+	if r.Digest == "" {
+		return m.opts.Images.Ensure(ctx, ref)
+	}
+	if img, err := m.opts.Images.Get(r.Digest); err == nil {
+		return img, nil
+	}
+	img, err := m.opts.Images.Ensure(ctx, pinned(ref, r.Manifest))
+	if err == nil && img.Digest != r.Digest {
+		err = fmt.Errorf("it is %s now, and the machine was made from %s, which is no longer there", img.Digest, r.Digest)
+	}
+	return img, err
+}
+
+// pinned names the very image that a reference meant.
+func pinned(ref, manifest string) string {
+	if manifest == "" || image.IsPath(ref) || strings.Contains(ref, "@") {
+		return ref
+	}
+	if slash, colon := strings.LastIndexByte(ref, '/'), strings.LastIndexByte(ref, ':'); colon > slash {
+		ref = ref[:colon]
+	}
+	return ref + "@" + manifest
+}
+
+// undo ends what a failed start left.
+func (m *Manager) undo(vm *machine, state string) error {
+	vm.mu.Lock()
+	vm.letGo()
+	r := vm.record
+	vm.mu.Unlock()
+	if err := r.Process.kill(m.host.bootID, r.UUID); err != nil {
+		return err
+	}
+	return vm.change(func(r *Record) { r.State, r.Process = state, nil })
+}
+
+// boot starts QEMU and makes its guest the machine.
+func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startWait, fmt.Errorf("the guest did not answer within %v", startWait))
+	defer cancel()
+	r := m.seen(mach)
+	v := vm{dir: mach.dir, uuid: newUUID(), memoryMB: r.MemoryMB, cpus: r.CPUs, image: img.Disk, disk: filepath.Join(mach.dir, "disk.raw")}
+	template, err := m.template(ctx, r.MemoryMB, r.CPUs)
+	if err != nil {
+		if ctx.Err() != nil {
+			return err
+		}
+		m.opts.Log.Warn("no template, so the machine boots by itself", "machine", r.Name, "err", err)
+	} else {
+		v.ram, v.incoming = filepath.Join(template, "ram"), true
+	}
+	err = mach.change(func(r *Record) {
+		r.State, r.UUID, r.Process, r.Digest, r.Manifest = Starting, v.uuid, nil, img.Digest, img.Manifest
+	})
+	if err != nil {
+		return err
+	}
+	if !isFile(v.disk) {
+		if err := makeDisk(v.disk, r.DiskGB); err != nil {
+			return err
+		}
+	}
+	_ = os.Remove(filepath.Join(mach.dir, "console.log.1")) // of the boot before
+	p, err := m.spawn(v)
+	if err != nil {
+		return err
+	}
+	if err := mach.change(func(r *Record) { r.Process = p }); err != nil {
+		return err
+	}
+	if v.incoming {
+		if err := m.resume(ctx, v.dir, template, p); err != nil {
+			return err
+		}
+	}
+	if err := m.introduce(ctx, mach, img); err != nil {
+		if !p.alive(m.host.bootID) {
+			return m.ended(v.dir)
+		}
+		return err
+	}
+	return mach.change(func(r *Record) { r.State = Running })
+}
+
+// resume continues a template.
+func (m *Manager) resume(ctx context.Context, dir, template string, p *process) error {
+	q, err := m.monitor(ctx, dir, p)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	f, err := os.Open(filepath.Join(template, "state"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := q.Load(ctx, f); err != nil {
+		// A state that does not load here will not load at the next time either.
+		return errors.Join(err, os.RemoveAll(template))
+	}
+	return nil
+}
+
+// introduce tells a guest which machine it is.
+func (m *Manager) introduce(ctx context.Context, vm *machine, img image.Image) error {
+	c, err := vm.theLink().get(ctx)
+	if err != nil {
+		return err
+	}
+	r := m.seen(vm)
+	entropy := make([]byte, 64)
+	rand.Read(entropy)
+	b := agent.Boot{Entropy: entropy, UnixNano: time.Now().UnixNano(), Hostname: hostname(r.Name), Grow: r.DiskGB > DiskGB}
+	if argv := workload(r.Spec, img); len(argv) > 0 {
+		e := Process(r, img, agent.Exec{Argv: argv})
+		b.Workload = &e
+	}
+	_, err = c.Call(ctx, agent.Request{Op: "boot", Boot: &b})
+	return err
+}
+
+// hostname is a machine's name as hosts may be called: letters, digits and '-', at most 63.
+func hostname(name string) string {
+	name = strings.ReplaceAll(name, "_", "-")
+	return strings.TrimRight(name[:min(len(name), 63)], "-")
+}
+
+// workload is the program that the machine is for: of the wish, else of the image.
+func workload(spec Spec, img image.Image) []string {
+	if len(spec.Entrypoint)+len(spec.Cmd) > 0 {
+		return append(append([]string{}, spec.Entrypoint...), spec.Cmd...)
+	}
+	return append(append([]string{}, img.Entrypoint...), img.Cmd...)
+}
+
+// defaultPath is for images that set none.
+const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Process adds to a program what the image and the machine say for all of theirs:
+// environment, user and working directory.
+func Process(r Record, img image.Image, e agent.Exec) agent.Exec {
+	env := append([]string{defaultPath}, img.Env...)
+	e.Env = append(append(env, r.Env...), e.Env...)
+	for _, dir := range []string{r.Dir, img.Dir} {
+		if e.Dir == "" {
+			e.Dir = dir
+		}
+	}
+	if e.User == "" {
+		e.User = img.User
+	}
+	return e
+}
+
+// Image returns the prepared image of a machine that has been started.
+func (m *Manager) Image(r Record) (image.Image, error) { return m.opts.Images.Get(r.Digest) }
