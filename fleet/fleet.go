@@ -182,6 +182,11 @@ type Command struct {
 	Workdir string        // absolute; empty: the image's
 	Stdin   string        // UTF-8, at most MaxStdin bytes; closed after it
 	Timeout time.Duration // whole seconds; the guest kills the command after it
+	Brief   bool          // it only looks, and need not wait for commands that take long
+
+	// Sent, when set, is called once, before the command is on its way to the
+	// guest; never when it was given up while it waited for a place.
+	Sent func()
 }
 
 // MaxStdin bounds [Command.Stdin] in bytes. smolvm 1.9 to 1.14 write stdin

@@ -61,9 +61,7 @@ func (r request) judge(status int, word, text string, took time.Duration, denied
 		return CodeTimeout, true
 	case http.StatusTooManyRequests:
 		return CodeRateLimited, false
-	case http.StatusServiceUnavailable:
-		return CodeUnreachable, false
-	case http.StatusBadGateway:
+	case http.StatusServiceUnavailable, http.StatusBadGateway: // it may come from something between
 		return CodeUnreachable, true
 	}
 	return r.judgeText(text, took)

@@ -48,6 +48,12 @@ func (f *finder) look(ctx context.Context) (*serving, error) {
 			return found, err
 		}
 	}
+	if f.opts.URL != "" && home.network == "tcp" {
+		return nil, &Error{
+			Code: CodeUnavailable, Op: "use the engine at " + home.String(), Why: "nobody answers there, and none is started on a port, which every user of this computer could use",
+			Next: "start it yourself, or leave SMOL_LOCAL_URL empty",
+		}
+	}
 	if rec.alive() {
 		return nil, &Error{
 			Code: CodeUnavailable, Op: "start an engine at " + home.String(), Why: "other sessions use the one at " + rec.URL,

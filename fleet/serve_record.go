@@ -25,7 +25,7 @@ type record struct {
 
 // Times of the stopping of an engine.
 const (
-	stopGrace = 10 * time.Second // from the polite signal to the other
+	stopGrace = 3 * time.Second // from the polite signal to the other
 	killGrace = 2 * time.Second
 )
 

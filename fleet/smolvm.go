@@ -54,13 +54,16 @@ const (
 // smolvm's eight guest connections so that its own probes find one.
 const guestWidth = 6
 
+// guestLong is how many of them may be commands and pulls, which can take long.
+const guestLong = 4
+
 // NewSmolvm returns the local fleet behind dial. Nothing is dialled before the
 // first call.
 func NewSmolvm(dial Dialer, opts SmolvmOptions) *Smolvm {
 	if opts.DialWait <= 0 {
 		opts.DialWait = 2 * time.Minute
 	}
-	s := &Smolvm{guests: newGate(guestWidth), hostOS: runtime.GOOS, served: newServed()}
+	s := &Smolvm{guests: newGate(guestWidth, guestLong), hostOS: runtime.GOOS, served: newServed()}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.pool = &http.Transport{
 		DialContext:            s.dialer(dial, opts.DialWait),

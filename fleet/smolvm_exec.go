@@ -41,11 +41,14 @@ func (s *Smolvm) Exec(ctx context.Context, name string, cmd Command) (Result, er
 	r.json, r.path = body, machinePath(name, "/exec")
 	r.killAfter = time.Duration(body.TimeoutSecs) * time.Second
 	r.wait = r.killAfter + execSlack
-	leave, err := s.guests.enter(ctx, r.op, name, r.wait)
+	leave, err := s.guests.enter(ctx, r.op, name, r.wait, cmd.Brief)
 	if err != nil {
 		return Result{}, err
 	}
 	defer leave()
+	if cmd.Sent != nil {
+		cmd.Sent()
+	}
 	a, err := s.wire.open(ctx, r)
 	if err != nil {
 		return Result{}, err
@@ -166,7 +169,7 @@ func (s *Smolvm) Pull(ctx context.Context, name, image string) (Image, error) {
 	if image == "" || plainText("the image", image) != nil {
 		return Image{}, r.fail(CodeInvalid, false, errors.New("an image reference is text and not empty"))
 	}
-	leave, err := s.guests.enter(ctx, r.op, name, r.wait)
+	leave, err := s.guests.enter(ctx, r.op, name, r.wait, false)
 	if err != nil {
 		return Image{}, err
 	}

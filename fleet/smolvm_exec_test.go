@@ -142,16 +142,16 @@ func TestGuestWidth(t *testing.T) {
 // Who waits for a place hears the end of its caller, and does not wait for ever.
 func TestGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGate(1)
-		leave, err := g.enter(t.Context(), "first", "vm", time.Minute)
+		g := newGate(1, 1)
+		leave, err := g.enter(t.Context(), "first", "vm", time.Minute, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = g.enter(t.Context(), "second", "vm", time.Minute)
+		_, err = g.enter(t.Context(), "second", "vm", time.Minute, false)
 		wantErr(t, err, CodeTimeout, false, "1 operations have been running")
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		_, err = g.enter(ctx, "third", "vm", time.Minute)
+		_, err = g.enter(ctx, "third", "vm", time.Minute, false)
 		wantErr(t, err, CodeCancelled, false)
 		if len(g.rooms) != 1 || g.rooms["vm"].people != 1 {
 			t.Errorf("rooms: %+v", g.rooms)

@@ -71,7 +71,7 @@ func (s *Smolvm) Download(ctx context.Context, name, path string, w io.Writer, l
 	if err != nil {
 		return 0, err
 	}
-	leave, err := s.guests.enter(ctx, r.op, name, r.wait)
+	leave, err := s.guests.enter(ctx, r.op, name, r.wait, true)
 	if err != nil {
 		return 0, err
 	}
@@ -137,7 +137,7 @@ func (s *Smolvm) Upload(ctx context.Context, name, path string, src io.Reader, s
 	if size < 0 || size > maxUpload {
 		return r.fail(CodeInvalid, false, fmt.Errorf("too large: %d bytes, and one file takes at most %d", size, maxUpload))
 	}
-	leave, err := s.guests.enter(ctx, r.op, name, r.wait)
+	leave, err := s.guests.enter(ctx, r.op, name, r.wait, true)
 	if err != nil {
 		return err
 	}

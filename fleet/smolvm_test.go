@@ -166,7 +166,7 @@ func TestRefusals(t *testing.T) {
 		{"media type", 415, text, "Expected request with `Content-Type: application/json`", CodeInvalid, CodeInvalid, false, "Content-Type"},
 		{"too large", 413, text, "length limit exceeded", CodeInvalid, CodeInvalid, false, "too large: length limit exceeded"},
 		{"route limit", 408, "", "", CodeTimeout, CodeTimeout, true, "HTTP 408"},
-		{"unavailable", 503, text, "runtime stalled", CodeUnreachable, CodeUnreachable, false, "runtime stalled"},
+		{"unavailable", 503, text, "runtime stalled", CodeUnreachable, CodeUnreachable, true, "runtime stalled"},
 		{"not us", 401, jsonKind, `{"error":"who","code":"UNAUTHORIZED"}`, CodeUnavailable, CodeUnavailable, false, "who"},
 		{"proxy page", 502, "text/html", "<html><body>Bad Gateway</body></html>", CodeUnreachable, CodeUnreachable, true, "web page"},
 		{"internal", 500, jsonKind, `{"error":"KVM is not there","code":"INTERNAL_ERROR"}`, CodeInternal, CodeInternal, true, "KVM is not there (HTTP 500, INTERNAL_ERROR"},

@@ -198,3 +198,6 @@ func (s *Store) SetSchema(ctx context.Context, v, minReader, minWriter int) erro
 		return root.Rename(temp, dbName)
 	})
 }
+
+// BootName is the name of R in S for a boot.
+func BootName(id string) string { return bootName(id) }

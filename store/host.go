@@ -27,7 +27,7 @@ func ThisHost() *Host {
 // shared between computers.
 func (h *Host) hash() string {
 	sum := sha256.Sum256([]byte(h.MachineID + "\x00" + h.Name))
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:4])
 }
 
 // now is the awake time in nanoseconds; never zero, which means "no time".

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -108,9 +110,16 @@ func (s *Store) candidates(state string, stateErr error) []candidate {
 		cs = append(cs, candidate{filepath.Join(uid, dirName), uid, true})
 	}
 	if stateErr == nil && s.host.BootID != "" {
-		cs = append(cs, candidate{filepath.Join(state, "run", s.host.BootID), "the state directory", true})
+		cs = append(cs, candidate{filepath.Join(state, "run", bootName(s.host.BootID)), "the state directory", true})
 	}
 	return cs
+}
+
+// bootName is short, since a socket in the directory has room for a hundred bytes
+// of path; two boots of one computer that share it are told apart by the state file.
+func bootName(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:4])
 }
 
 // stateDir returns S, which need not exist.

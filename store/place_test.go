@@ -141,7 +141,7 @@ func TestWhichPlace(t *testing.T) {
 		t.Cleanup(func() { os.Remove(squatted) })
 	}
 	login := fmt.Sprintf("/run/user/%d", os.Geteuid())
-	boot := store.ThisHost().BootID
+	boot := store.BootName(store.ThisHost().BootID)
 	for _, c := range []struct {
 		runtime, home string
 		login         bool

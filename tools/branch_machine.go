@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"smol-mcp/fleet"
@@ -21,6 +22,7 @@ type branchOut struct {
 	Machine  machine `json:"machine"`
 	Ready    bool    `json:"ready"`
 	Children []child `json:"children"`
+	Note     string  `json:"note,omitempty"`
 }
 
 type child struct {
@@ -30,7 +32,7 @@ type child struct {
 }
 
 func branchMachine(l Limits) tool {
-	names := atMost(100, "Names of several branches, 1 to 100, in place of childName.", text(""))
+	names := atMost(100, "Names of 1 to 100 branches, in place of childName.", text(""))
 	names.UniqueItems = true
 	return define(tool{
 		name:  "branch-machine",
@@ -49,6 +51,7 @@ func branchMachine(l Limits) tool {
 			required("ready", flag("It has answered a command.")),
 			required("children", list("One for each branch, in the order asked for.", object(
 				required("name", text("")), required("ready", flag("")), optional("error", text("Why it was not made."))))),
+			optional("note", text("")),
 		),
 	}, (*call).branch)
 }
@@ -84,7 +87,27 @@ func (c *call) branch(ctx context.Context, in branchIn) (branchOut, error) {
 		})
 	}
 	group.Wait()
+	if ctx.Err() != nil {
+		c.dropBranches(ctx, names, failed)
+	}
 	return c.branches(ctx, in.Name, names, made, failed, wait)
+}
+
+// dropBranches deletes what a cancelled call has finished: nobody would be told of it.
+func (c *call) dropBranches(ctx context.Context, names []string, failed []error) {
+	for i, name := range names {
+		if failed[i] != nil {
+			continue
+		}
+		c.background(ctx, rollbackTimeout, func(ctx context.Context) {
+			if err := c.remove(ctx, store.Record{Target: c.fleet.Target(), Name: name}); err != nil {
+				c.opts.Log.Warn("a branch of a cancelled call stays", "machine", name, "err", err)
+			}
+			if c.lifeOf(name) == store.Persistent { // it has no record any more
+				_, _ = c.fleet.Delete(ctx, name)
+			}
+		})
+	}
 }
 
 // branches makes the result of what became of each branch.
@@ -104,6 +127,9 @@ func (c *call) branches(ctx context.Context, source string, names []string, made
 		return out, c.nearby(ctx, source, failed[0])
 	}
 	out.Machine, out.Ready = c.showOne(ctx, made[first]), wait
+	if c.lifeOf(source) != store.Persistent && slices.ContainsFunc(names, func(n string) bool { return c.lifeOf(n) == store.Persistent }) {
+		out.Note = source + " is ephemeral, but cannot be deleted as long as a branch of it exists: it goes when its branches are gone"
+	}
 	return out, nil
 }
 

@@ -177,7 +177,7 @@ func explainSchema(in *jsonschema.Schema, found string) string {
 		}
 	}
 	rest := schemaPath.ReplaceAllString(found, "")
-	rest = fraction.ReplaceAllString(rest, "$1$2")
+	rest = strings.ReplaceAll(fraction.ReplaceAllString(rest, "$1$2"), "<anonymous schema>", "what is allowed")
 	if m := schemaExtra.FindStringSubmatch(rest); m != nil {
 		rest = "there is no argument " + strings.ReplaceAll(m[1], `" "`, ", ")
 		if path == "" {

@@ -87,7 +87,10 @@ func createMachine(l Limits) tool {
 var idle = []string{"sh", "-c", "while :; do sleep 86400; done"}
 
 func (c *call) create(ctx context.Context, in createIn) (createOut, error) {
-	network := c.egress(in.Network, in.AllowHosts, in.AllowCIDRs, c.opts.Limits.NetworkOpen)
+	network, err := c.egress(in.Network, in.AllowHosts, in.AllowCIDRs, c.opts.Limits.NetworkOpen)
+	if err != nil {
+		return createOut{}, err
+	}
 	mounts, err := c.checkMounts(in.Mounts)
 	if err != nil {
 		return createOut{}, err
@@ -119,15 +122,6 @@ func (c *call) lifeOf(name string) store.Kind {
 		return store.Ephemeral
 	}
 	return store.Persistent
-}
-
-// egress is the policy that the arguments ask for. A list takes the place of
-// the word, and an absent list is not an empty one.
-func (c *call) egress(word string, hosts, cidrs []string, openByDefault bool) fleet.Network {
-	if hosts != nil || cidrs != nil {
-		return fleet.Network{AllowHosts: hosts, AllowCIDRs: cidrs}
-	}
-	return fleet.Network{Open: word == "open" || word == "" && openByDefault}
 }
 
 // make creates a machine in the order that leaves no gap: check, record, create,
@@ -172,17 +166,6 @@ func (c *call) finish(ctx context.Context, rec store.Record, m *fleet.Machine, s
 		return c.records.Confirm(ctx, rec, id, created)
 	}
 	return nil
-}
-
-// describe is the policy as results show it.
-func describe(n fleet.Network) string {
-	switch {
-	case n.Blocked():
-		return "blocked"
-	case n.Open:
-		return "open"
-	}
-	return "allow(" + strings.Join(slices.Concat(n.AllowHosts, n.AllowCIDRs), ",") + ")"
 }
 
 // boot starts a new machine and waits until it is ready.

@@ -52,6 +52,8 @@ func explain(err error) *fleet.Error {
 		return &fleet.Error{Code: codeStateBusy, Op: "read the machine records", Why: err.Error(), Next: "try again in a few seconds; nothing was changed"}
 	case errors.Is(err, store.ErrFull):
 		return &fleet.Error{Code: codeStateFull, Op: "write the machine records", Why: err.Error(), Next: "delete machines that are no longer needed, or free space there; nothing was created"}
+	case errors.Is(err, store.ErrPlace):
+		return &fleet.Error{Code: codeStateFull, Op: "use the machine records", Why: err.Error(), Next: "give the server a private directory, as with SMOL_MCP_RUNTIME_DIR or XDG_STATE_HOME; nothing was created"}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return &fleet.Error{Code: fleet.CodeOf(err), Op: "finish the call", Why: err.Error()}
 	}
@@ -73,7 +75,9 @@ func nextStep(e *fleet.Error) string {
 	case fleet.CodeNotReady:
 		return "call start-machine to wait on, or machine-logs to see why"
 	case fleet.CodeTimeout, fleet.CodeUnreachable:
-		return "use get-machine to see how it stands before trying again"
+		return "use list-machines to see how things stand before trying again"
+	case fleet.CodeInternal:
+		return "try again; if it goes on, the engine's log says more (smol-mcp status names the directory)"
 	case fleet.CodeUnavailable:
 		return "fix the cause and call again: each call looks anew"
 	case fleet.CodeRateLimited:

@@ -38,11 +38,6 @@ type ending struct {
 	note     string
 }
 
-// shortestWait is what it takes to have the command under way on a busy computer.
-const shortestWait = time.Second
-
-var errWaitOver = errors.New("the wait for the command is over")
-
 // run runs a job with one request to the fleet, and more only when its output is
 // long or its end was not seen.
 func (c *call) run(ctx context.Context, name string, j job) (runOut, error) {
@@ -64,12 +59,21 @@ func (c *call) run(ctx context.Context, name string, j job) (runOut, error) {
 	return out, nil
 }
 
-// maxArgument bounds each word of a command in bytes: Linux takes no longer ones.
-const maxArgument = 120 << 10
+// Bounds of a command in bytes: each word, which Linux does not take longer, and all together,
+// with room for the environment.
+const (
+	maxArgument = 120 << 10
+	maxCommand  = 512 << 10
+)
 
 // check refuses what would fail in the guest in a way that tells nothing.
 func (j job) check() error {
+	total := 0
 	for _, word := range j.command.argv {
+		if total += len(word) + 1; total > maxCommand {
+			return &fleet.Error{Code: fleet.CodeInvalid, Op: "run the command", Why: fmt.Sprintf("its words together have over %d bytes", maxCommand),
+				Next: "put them into a file with write-file, or pass data as stdin"}
+		}
 		if len(word) > maxArgument {
 			return &fleet.Error{Code: fleet.CodeInvalid, Op: "run the command", Why: fmt.Sprintf("a word of it has %d bytes, and Linux takes at most %d", len(word), maxArgument),
 				Next: "put it into a file with write-file, or pass data as stdin"}
@@ -114,16 +118,14 @@ func (c *call) attempt(ctx context.Context, name, id string, j job) (ending, err
 	cmd, args := j.request(id, file, c.opts.Limits.MaxOutputBytes+1, c.jobs.takeDone(name))
 	c.stage("running the command in %s", name)
 	begin := time.Now()
-	waiting, cancel := context.WithTimeoutCause(ctx, j.patience(), errWaitOver)
-	defer cancel()
-	r, err := c.inGuest(waiting, name, scripts.run(), cmd, args...)
+	r, err := c.dispatch(ctx, name, j, cmd, args)
 	e.started = e.started || r.started
 	if err == nil && r.word(0) == "nostdin" {
 		// The upload went below a workload that came up after it; it is up now.
 		if err := c.upload(ctx, name, file, j.stdin); err != nil {
 			return e, err
 		}
-		r, err = c.inGuest(waiting, name, scripts.run(), cmd, args...)
+		r, err = c.dispatch(ctx, name, j, cmd, args)
 	}
 	e.took = time.Since(begin)
 	switch {
@@ -133,7 +135,7 @@ func (c *call) attempt(ctx context.Context, name, id string, j job) (ending, err
 		e.timedOut = true // what it printed went with its shell
 		return c.collected(ctx, name, e)
 	case err != nil:
-		return c.unseen(ctx, waiting, name, j, e, err)
+		return c.unseen(ctx, name, j, e, err)
 	}
 	return c.settle(ctx, name, j, e, r)
 }
@@ -151,18 +153,11 @@ func (j job) request(id, file string, limit int, done string) (fleet.Command, []
 	return cmd, append([]string{id, strconv.Itoa(limit), j.workdir, file, names, done}, j.command.argv...)
 }
 
-// patience is how long the call waits for an answer. Who waits as long as the
-// command may run also waits to hear that it was killed.
-func (j job) patience() time.Duration {
-	if j.wait >= j.timeout {
-		return j.timeout + execMargin
-	}
-	return max(j.wait, shortestWait)
-}
-
 // settle reads the answer of run.sh.
 func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply) (ending, error) {
 	switch r.word(0) {
+	case "stopped":
+		return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "it was stopped before it began"}
 	case "noworkdir":
 		return e, &fleet.Error{Code: fleet.CodeNotFound, Op: "run in " + fleet.Quote(j.workdir), Why: "it is no directory of the guest that can be entered", Next: "create it first, or leave workdir out"}
 	case "raw":
@@ -182,6 +177,9 @@ func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply
 		if ran, ok := uptimes(r.word(2), r.word(3)); ok {
 			e.took = ran
 		}
+		if r.word(4) == "lost" {
+			e.note = "files with its output were removed while it ran, so what it printed is not known"
+		}
 		e.outputs = [2]output{all(r.stdout), all(r.stderr)}
 		if most := c.opts.Limits.MaxOutputBytes; len(r.stdout) <= most && len(r.stderr) <= most {
 			return c.withPaths(e, r.dir), nil
@@ -198,100 +196,6 @@ func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply
 
 // exitTimeout is the exit code with which fleets report their timeout.
 const exitTimeout = 124
-
-// unseen decides what became of a job when the answer did not come.
-func (c *call) unseen(ctx, waiting context.Context, name string, j job, e ending, err error) (ending, error) {
-	switch {
-	case ctx.Err() != nil:
-		why := "the client or the session is gone; the command goes on"
-		if stopWanted(ctx) {
-			why = "the call was cancelled; the command is being stopped"
-			c.background(ctx, stopTimeout, func(ctx context.Context) { c.stop(ctx, name, e.id) })
-		}
-		return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: why, Err: context.Cause(ctx)}
-	case !fleet.MaybeDone(err):
-		return e, err // it never reached the guest
-	}
-	note := "it goes on in the guest until its timeoutSecs are over"
-	if !errors.Is(context.Cause(waiting), errWaitOver) {
-		note = "the connection was lost (" + fleet.Bound(explain(err).Why, 200) + "), and the command goes on in the guest"
-	}
-	for pause := time.Second; ; pause = min(2*pause, 10*time.Second) {
-		begun, collectErr := false, error(nil)
-		e, begun, collectErr = c.collect(ctx, name, e)
-		switch {
-		case collectErr != nil && !j.once:
-			return e, collectErr
-		case collectErr == nil && !begun:
-			return e, err // nothing shows that it ever ran
-		case e.code != nil:
-			return e, nil
-		case e.took >= j.timeout+execMargin:
-			e.timedOut, e.note = true, "the engine did not say that it was killed"
-			return e, nil
-		case !j.once:
-			e.running = true
-			e.note = note + "; when it ends, its exit code will be in " + strings.TrimSuffix(e.outputs[0].path, ".out") + ".rc"
-			return e, nil
-		}
-		// The machine goes with the call, so the call waits for the end.
-		select {
-		case <-time.After(pause):
-			e.took += pause
-		case <-ctx.Done():
-			return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "the call was cancelled", Err: context.Cause(ctx)}
-		}
-	}
-}
-
-// collect asks the guest how a job stands and for both ends of its output. begun is
-// false when the guest does not know the job.
-func (c *call) collect(ctx context.Context, name string, e ending) (_ ending, begun bool, err error) {
-	most := c.opts.Limits.MaxOutputBytes
-	head, tail := most*2/3, most/3
-	r, err := c.inGuest(ctx, name, scripts.collect(), fleet.Command{Timeout: scriptTimeout}, e.id, strconv.Itoa(head), strconv.Itoa(tail))
-	if err != nil {
-		return e, false, err
-	}
-	outBytes, err1 := strconv.ParseInt(r.word(1), 10, 64)
-	errBytes, err2 := strconv.ParseInt(r.word(2), 10, 64)
-	if err1 != nil || err2 != nil {
-		return e, false, nil
-	}
-	if code, err := strconv.Atoi(r.word(0)); err == nil && !e.timedOut {
-		e.code = &code
-	}
-	e.outputs = [2]output{ends(r.stdout, outBytes, head), ends(r.stderr, errBytes, head)}
-	return c.withPaths(e, r.dir), true, nil
-}
-
-// collected is collect for a job that has ended.
-func (c *call) collected(ctx context.Context, name string, e ending) (ending, error) {
-	e, begun, err := c.collect(ctx, name, e)
-	if err == nil && !begun {
-		e.note = strings.TrimPrefix(e.note+"; what it printed is not to be found in the guest", "; ")
-	}
-	return e, err
-}
-
-// withPaths names the guest files of the outputs.
-func (c *call) withPaths(e ending, dir string) ending {
-	e.outputs[0].path = dir + "/.smol-mcp-" + e.id + ".out"
-	e.outputs[1].path = dir + "/.smol-mcp-" + e.id + ".err"
-	return e
-}
-
-// all is an output of which everything is known.
-func all(b []byte) output { return output{head: b, total: int64(len(b))} }
-
-// ends is an output as collect.sh gives it: whole, or its first head bytes and
-// its last ones.
-func ends(b []byte, total int64, head int) output {
-	if int64(len(b)) >= total || len(b) <= head {
-		return output{head: b, total: max(total, int64(len(b)))}
-	}
-	return output{head: b[:head], tail: b[head:], total: total}
-}
 
 // runDirect runs a program in a guest without a shell: within the fleet's own
 // limits, and with no files.
@@ -320,22 +224,6 @@ func (c *call) runDirect(ctx context.Context, name string, j job) (ending, error
 func (c *call) upload(ctx context.Context, name, file, content string) error {
 	return c.fleet.Upload(ctx, name, file, strings.NewReader(content), int64(len(content)))
 }
-
-// stopTimeout bounds the stop of a cancelled command: TERM, 2 s, KILL, 1 s.
-const stopTimeout = 10 * time.Second
-
-// stop ends a job with all it started.
-func (c *call) stop(ctx context.Context, name, id string) {
-	r, err := c.inGuest(ctx, name, scripts.stop(), fleet.Command{Timeout: stopTimeout}, id)
-	if err != nil || r.word(0) == "alive" {
-		c.opts.Log.Warn("a cancelled command may still run", "machine", name, "command", id, "answer", r.word(0), "err", err)
-	}
-}
-
-// stopWanted reports whether the end of ctx is the user's wish to stop, which the
-// SDK tells as a plain cancel. A lost client or an ended session ends the wait,
-// not the command.
-func stopWanted(ctx context.Context) bool { return context.Cause(ctx) == context.Canceled }
 
 // uptimes is the time between two first words of /proc/uptime.
 func uptimes(begin, end string) (time.Duration, bool) {

@@ -35,6 +35,9 @@ func (c *call) checkMounts(mounts []mountIn) ([]fleet.Mount, error) {
 // checkImage refuses an image archive outside the allowed roots: it is a host
 // file that the guest would get to read. It returns the image with links resolved.
 func (c *call) checkImage(image string) (string, error) {
+	if image == "" || len(image) > 512 || strings.HasPrefix(image, "-") || strings.ContainsFunc(image, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return "", invalid("image "+fleet.Quote(image), "a reference has 1 to 512 characters, no spaces, and does not begin with -")
+	}
 	if !isLocalImage(image) {
 		return image, nil
 	}

@@ -77,7 +77,7 @@ func (c *call) read(ctx context.Context, in readIn) (readOut, error) {
 	// A page ends between characters, so a few bytes more than asked must be known.
 	skip := in.Offset / block
 	count := (in.Offset%block+int64(length)+utf8.UTFMax)/block + 1
-	r, err := c.inGuest(ctx, in.Name, scripts.read(), fleet.Command{Timeout: scriptTimeout}, in.Path,
+	r, err := c.inGuest(ctx, in.Name, scripts.read(), fleet.Command{Timeout: scriptTimeout, Brief: true}, in.Path,
 		strconv.FormatInt(skip, 10), strconv.FormatInt(count, 10), strconv.FormatInt(in.Offset, 10), strconv.Itoa(maxEntries))
 	if errors.Is(err, errNoShell) {
 		return c.readWhole(ctx, in, length)

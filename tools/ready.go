@@ -26,7 +26,7 @@ func (c *call) waitReady(ctx context.Context, name string, limit time.Duration) 
 	c.contacts.met(name) // it was just started: no need to ask whether it runs
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		_, err := c.inGuest(ctx, name, scripts.probe(), fleet.Command{Timeout: probeTimeout})
+		_, err := c.inGuest(ctx, name, scripts.probe(), fleet.Command{Timeout: probeTimeout, Brief: true})
 		if err == nil || errors.Is(err, errNoShell) || c.answersTrue(ctx, name, err) {
 			return nil
 		}

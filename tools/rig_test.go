@@ -27,6 +27,7 @@ import (
 type rig struct {
 	t       testing.TB
 	memory  *fleettest.Memory
+	fleet   fleet.Fleet // memory, unless the test wants another
 	store   *store.Store
 	session *tools.Session
 	client  *mcp.ClientSession
@@ -43,6 +44,7 @@ type rigOptions struct {
 	protocol string
 	client   *mcp.ClientOptions
 	dir      string // of the records; empty: a new one
+	smolvm   bool   // over the smolvm client and a fake server instead of a fleet in memory
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -54,6 +56,12 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		o.memory.Guest = fleettest.Guests(t, o.guest)
 	}
 	r := &rig{t: t, memory: fleettest.NewMemory(o.memory)}
+	r.fleet = r.memory
+	if o.smolvm {
+		client := fleet.NewSmolvm(fleettest.StartSmolvm(t, fleettest.SmolvmOptions{}).Dial, fleet.SmolvmOptions{})
+		t.Cleanup(func() { _ = client.Close() })
+		r.fleet = client
+	}
 	r.options = r.process(o)
 	r.store = r.options.Store
 	r.session, r.client = r.connect(o)
@@ -68,7 +76,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 	}
 	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
 	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
-	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.memory}, reaper.Options{Log: log})
+	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.fleet}, reaper.Options{Log: log})
 	r.t.Cleanup(func() {
 		reap.Close()
 		_ = st.Close()
@@ -81,7 +89,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 	if o.limits != nil {
 		o.limits(&limits)
 	}
-	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.memory}, Store: st, Remover: reap, Limits: limits, Log: log}
+	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.fleet}, Store: st, Remover: reap, Limits: limits, Log: log}
 }
 
 func (r *rig) connect(o rigOptions) (*tools.Session, *mcp.ClientSession) {

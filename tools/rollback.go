@@ -34,6 +34,9 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 		return &failure
 	}
 	failure.MaybeDone = false // it is taken back, or recorded as to be deleted
+	if failure.Next == "" || failure.Code == fleet.CodeNotReady {
+		failure.Next = "mend the cause and call again; nothing of this call is left to use"
+	}
 	err := c.undo(ctx, rec)
 	switch {
 	case errors.Is(err, errUndoneLater):

@@ -77,7 +77,7 @@ func commandArguments(l Limits) []field {
 		optional("timeoutSecs", between(fmt.Sprintf("Seconds after which it is killed, 1 to %d. Default: %d.", most, l.ExecTimeout/time.Second), 1, most)),
 		optional("workdir", text("Absolute guest directory to run in. Default: the image's.")),
 		optional("env", dict("Environment to add: name to value.")),
-		optional("stdin", text("Standard input, of any size. Default: empty; there is no terminal.")),
+		optional("stdin", text("Standard input, up to 10 MiB. Default: empty; there is no terminal.")),
 	}
 }
 

@@ -50,10 +50,14 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 	if err != nil {
 		return out, err
 	}
+	network, err := c.egress(in.Network, in.AllowHosts, in.AllowCIDRs, c.opts.Limits.RunOnceOpen)
+	if err != nil {
+		return out, err
+	}
 	spec := fleet.Spec{
 		Name:  randomName(c.opts.Limits.MachinePrefix+"once-", 12),
 		Image: in.Image, CPUs: in.CPUs, MemoryMB: in.MemoryMB,
-		Network: c.egress(in.Network, in.AllowHosts, in.AllowCIDRs, c.opts.Limits.RunOnceOpen),
+		Network: network,
 	}
 	out.Machine = spec.Name
 	if _, err := c.make(ctx, spec, store.Once, true); err != nil {

@@ -71,12 +71,13 @@ type Session struct {
 	calls   work // running calls
 	cleanup work // rollbacks that outlive their call
 	follows work // of logs
+	waits   work // for commands whose call has stopped waiting
 }
 
 // New makes the server of one session. kind is "stdio" or "http". Nothing is
 // written or started before the first call of a tool.
 func New(opts Options, kind string) *Session {
-	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork()}
+	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork(), waits: newWork()}
 	s.over, s.end = context.WithCancelCause(context.Background())
 	s.server = s.newServer()
 	return s
@@ -98,12 +99,19 @@ func (s *Session) Close(ctx context.Context) error {
 	defer cancel()
 	s.calls.close(calls)
 	s.follows.close(calls)
+	s.waits.close(calls)
 	s.cleanup.close(calls)
 	// The mark must be written even when no time is left to act on it.
 	mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
 	recs, err := s.records.End(mark)
-	return errors.Join(err, s.opts.Remover.Remove(ctx, recs...))
+	removeErr := s.opts.Remover.Remove(ctx, recs...)
+	if fleet.CodeOf(removeErr) == fleet.CodeConflict {
+		// A branch that is kept holds what it was made from. That is recorded, and nobody's failure.
+		s.opts.Log.Warn("a machine stays until its branches are gone", "err", removeErr)
+		removeErr = nil
+	}
+	return errors.Join(err, removeErr)
 }
 
 // callsTimeout bounds how long the end of a session waits for its calls.

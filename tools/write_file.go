@@ -78,7 +78,7 @@ func (c *call) write(ctx context.Context, in writeIn) (writeOut, error) {
 			return out, err
 		}
 		appended := map[bool]string{true: "1", false: "0"}[in.Append]
-		r, err := c.inGuest(ctx, in.Name, scripts.place(), fleet.Command{Timeout: scriptTimeout}, upload, in.Path, in.Mode, appended, strconv.Itoa(len(content)))
+		r, err := c.inGuest(ctx, in.Name, scripts.place(), fleet.Command{Timeout: scriptTimeout, Brief: true}, upload, in.Path, in.Mode, appended, strconv.Itoa(len(content)))
 		if errors.Is(err, errNoShell) {
 			return c.writeWhole(ctx, in, content, out)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"strconv"
 )
 
 // lineReader splits a stream into lines of at most max bytes. Of a longer one
@@ -92,10 +93,15 @@ func (c *longLine) id() json.RawMessage {
 	return nil
 }
 
-var integer = regexp.MustCompile(`^-?[0-9]+$`)
+// largestID bounds the numbers that every client and server holds exactly.
+const largestID = 1 << 53
 
 // usableID reports whether a JSON value may be the id of a request: a string
-// or a whole number.
+// or a whole number that survives being held as a float.
 func usableID(v []byte) bool {
-	return len(v) > 0 && (v[0] == '"' || integer.Match(v))
+	if len(v) > 0 && v[0] == '"' {
+		return true
+	}
+	n, err := strconv.ParseInt(string(v), 10, 64)
+	return err == nil && n >= -largestID && n <= largestID
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -57,7 +58,7 @@ func settings(c *Config) []setting {
 		{"engine", "SMOL_MCP_ENGINE", &c.Engine, choice{"auto", "smolvm", "qemu"}, "what runs local machines; auto takes smolvm where it is installed"},
 		{"smolvm", "SMOLVM", &c.Smolvm, text{def: "smolvm", check: notEmpty}, "the smolvm program: a path, or a name looked up on PATH"},
 		{"minSmolvm", "SMOL_MCP_MIN_SMOLVM", &c.MinSmolvm, text{def: "1.14.0", check: checkVersion}, "oldest smolvm to work with; empty turns the check off"},
-		{"localUrl", "SMOL_LOCAL_URL", &c.LocalURL, text{check: checkLocalURL}, "a running engine to use, as unix:///run/smolvm.sock or http://127.0.0.1:8080; empty finds or starts one"},
+		{"localUrl", "SMOL_LOCAL_URL", &c.LocalURL, text{check: checkLocalURL}, "where the engine is, as unix:///run/user/1000/smolvm.sock (started there if need be) or http://127.0.0.1:8080; empty finds or starts one"},
 		{"runtimeDir", "SMOL_MCP_RUNTIME_DIR", &c.RuntimeDir, text{check: checkAbsolute}, "directory of records, sockets and the engine's log, private to you; empty chooses one below XDG_RUNTIME_DIR or the home directory"},
 		{"machinePrefix", "SMOL_MCP_MACHINE_PREFIX", &c.MachinePrefix, text{def: "mcp-", check: checkPrefix}, "first part of the names that are made up for machines"},
 		{"memoryMb", "SMOL_MCP_MEMORY_MB", &c.MemoryMB, whole{2048, 64, 1 << 20}, "memory of a new machine in MiB, where the call names none"},
@@ -135,7 +136,9 @@ func checkLocalURL(s string) error {
 	u, err := url.Parse(s)
 	bad := fmt.Errorf("%q is neither unix:///absolute/path nor http://127.0.0.1:PORT", s)
 	switch {
-	case err != nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
+	case err == nil && u.User != nil: // not repeated: it may be a password
+		return errors.New("it must carry no user or password; the engine asks for none")
+	case err != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
 		return bad
 	case u.Scheme == "unix":
 		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasSuffix(u.Path, "/") {

@@ -190,6 +190,10 @@ func (s *stdio) deliver(value []byte) bool {
 		s.refuse(id, jsonrpc.CodeInvalidRequest, why)
 		return true
 	}
+	if id, ok := oddID(value, m); ok {
+		s.refuse(id, jsonrpc.CodeInvalidRequest, "an id is a string or a whole number up to 2^53")
+		return true
+	}
 	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() && !s.remember(r) {
 		s.refuse(nil, jsonrpc.CodeInvalidRequest, fmt.Sprintf("id %v is that of a request which is still running", r.ID.Raw()))
 		return true
@@ -200,6 +204,34 @@ func (s *stdio) deliver(value []byte) bool {
 	case <-s.ended:
 		return false
 	}
+}
+
+// oddID returns the id of a request that the SDK would answer under another one, or
+// not at all: a fraction, a number too large, null.
+func oddID(value []byte, m jsonrpc.Message) (id json.RawMessage, odd bool) {
+	r, ok := m.(*jsonrpc.Request)
+	if !ok {
+		return nil, false
+	}
+	if _, text := r.ID.Raw().(string); text {
+		return nil, false
+	}
+	// The usual spelling is looked for first: parsing a large message twice costs.
+	if n, ok := r.ID.Raw().(int64); ok {
+		for _, form := range []string{`"id":%d,`, `"id":%d}`, `"id": %d,`, `"id": %d}`} {
+			if bytes.Contains(value, fmt.Appendf(nil, form, n)) && n >= -largestID && n <= largestID {
+				return nil, false
+			}
+		}
+	} else if !bytes.Contains(value, []byte(`"id"`)) {
+		return nil, false
+	}
+	var members map[string]json.RawMessage
+	if json.Unmarshal(value, &members) != nil {
+		return nil, false
+	}
+	id, given := members["id"]
+	return id, given && !usableID(id)
 }
 
 // explain says why a JSON value is no message, and returns the id to answer

@@ -73,6 +73,9 @@ func (m *Memory) Exec(ctx context.Context, name string, cmd fleet.Command) (res 
 			return res, fleet.Errorf(fleet.CodeInvalid, op, "environment variable %q", key)
 		}
 	}
+	if cmd.Sent != nil {
+		cmd.Sent()
+	}
 	err = m.use(ctx, "Exec", name, func(vm *memoryMachine) error {
 		switch {
 		case m.opts.Exec != nil:

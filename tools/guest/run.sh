@@ -8,7 +8,9 @@
 #   raw                   no files can be kept here: the streams follow as they come
 #   noworkdir             WORKDIR is no directory to enter
 #   nostdin               STDINFILE is not to be seen: the workload came up after its upload
-#   exit CODE BEGIN END   BEGIN and END from /proc/uptime, or -
+#   stopped               stop.sh came first
+#   exit CODE BEGIN END LOST   BEGIN and END from /proc/uptime, or -; LOST is there when
+#                         the files are not any more
 id=$1 limit=$2 workdir=$3 stdin=$4 names=$5 done=$6
 shift 6
 if [ -n "$workdir" ]; then
@@ -34,7 +36,7 @@ fi
 if [ -n "$done" ]; then
   files=
   for old in $done; do
-    for kind in out err rc pid in; do files="$files .smol-mcp-$old.$kind"; done
+    for kind in out err rc pid in stop; do files="$files .smol-mcp-$old.$kind"; done
   done
   (cd "$dir" && exec rm -f $files) >/dev/null 2>&1 &
 fi
@@ -42,12 +44,18 @@ f=$dir/.smol-mcp-$id
 begin=- end=-
 { read -r begin _ </proc/uptime; } 2>/dev/null
 echo $$ >"$f.pid"
+if [ -e "$f.stop" ]; then
+  echo stopped
+  exit 0
+fi
 # A stop signals everything in the group; this shell stays to write the exit code down.
 trap : TERM INT HUP
 (become "$@") >"$f.out" 2>"$f.err"
 code=$?
 { read -r end _ </proc/uptime; } 2>/dev/null
 echo "$code" >"$f.rc"
-echo "exit $code $begin $end"
+lost=
+if [ ! -e "$f.out" ] || [ ! -e "$f.err" ]; then lost=lost; fi
+echo "exit $code $begin $end $lost"
 if [ -s "$f.err" ]; then head -c "$limit" "$f.err" >&2; fi
 if [ -s "$f.out" ]; then exec head -c "$limit" "$f.out"; fi

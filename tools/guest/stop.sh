@@ -6,6 +6,8 @@
 #   alive    it did not go
 id=$1
 f=$dir/.smol-mcp-$id
+# Of a command that has not begun, this keeps it from beginning.
+true >"$f.stop"
 if ! { read -r shell <"$f.pid"; } 2>/dev/null; then
   echo gone
   exit 0
