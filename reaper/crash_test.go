@@ -281,6 +281,11 @@ func soak(t *testing.T, seed uint64, span time.Duration, env ...string) soaked {
 	r.leaked = len(left)
 	if r.leaked > 0 {
 		r.words += fmt.Sprintln("left:", left)
+		for _, c := range w.times {
+			if f := strings.Fields(c); left[strings.TrimSuffix(f[2], ",")] != 0 {
+				r.words += c + "\n"
+			}
+		}
 	}
 	if len(env) == 2 {
 		p.clean(t, w)

@@ -2,6 +2,7 @@ package reaper_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -423,6 +424,44 @@ func TestLateCreate(t *testing.T) {
 	sweep()
 	check(t, st.Close())
 	p.clean(t, w)
+}
+
+// An owner that was stopped between its intent and its create call sends it long
+// after the intent. What counts is when it is known to have sent its last.
+func TestLateCreateOfStoppedOwner(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		t.Run(fmt.Sprintf("dies %v", dies), func(t *testing.T) {
+			p, w := newPlaces(t), newWorld()
+			st, owner := p.open(t), p.open(t)
+			s := owner.NewSession("stdio", "owner")
+			late := wish("mcp-late", store.Ephemeral)
+			late.Deadline = time.Minute
+			_, err := s.Intend(t.Context(), late)
+			check(t, err)
+			p.later(time.Hour) // stopped; then it sends its call, and gives up on it or dies
+			if dies {
+				check(t, owner.Abort())
+				_, err = newReaper(st, w).Sweep(t.Context())
+				check(t, err)
+			} else {
+				rec, ok, err := s.Tombstone(t.Context(), local("mcp-late"))
+				if err != nil || !ok {
+					t.Fatal(ok, err)
+				}
+				check(t, newReaper(owner, w).Remove(t.Context(), rec))
+			}
+			_, err = w.create("mcp-late", "") // the call takes effect
+			check(t, err)
+			for range 2 {
+				p.later(time.Minute)
+				_, err = newReaper(st, w).Sweep(t.Context())
+				check(t, err)
+			}
+			if left := w.names(); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
 }
 
 // F24: while the fleet does not answer, the record stays.

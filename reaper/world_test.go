@@ -21,6 +21,7 @@ type world struct {
 	mu       sync.Mutex
 	machines map[string]machine
 	calls    []string // "create mcp-a", "delete mcp-a 200", ...
+	times    []string // when each request was carried out
 	serial   int
 	requests atomic.Int64 // under way
 	calm     atomic.Bool  // the hooks are off
@@ -46,6 +47,7 @@ func hook(fn func(op, name string) error, op, name string) error {
 }
 
 func (w *world) do(op, name string, work func() error) error {
+	came := time.Now()
 	w.requests.Add(1)
 	defer w.requests.Add(-1)
 	if err := hook(w.before, op, name); err != nil && !w.calm.Load() {
@@ -54,6 +56,7 @@ func (w *world) do(op, name string, work func() error) error {
 	w.mu.Lock()
 	err := work()
 	w.calls = append(w.calls, fmt.Sprintf("%s %s %v", op, name, fleet.CodeOf(err)))
+	w.times = append(w.times, fmt.Sprintf("%s %s %s %v, came %s", time.Now().Format("05.000"), op, name, fleet.CodeOf(err), came.Format("05.000")))
 	w.mu.Unlock()
 	if lost := hook(w.after, op, name); lost != nil && !w.calm.Load() {
 		return lost

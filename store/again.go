@@ -52,6 +52,7 @@ func (s *Store) disown(t *tx, known map[string]bool) error {
 		if held, _ := s.holds(r.UID); held || known[r.UID] || r.Kind == Persistent {
 			continue
 		}
+		r.unsent(t.host.now())
 		r.Phase, r.Due = Deleting, t.host.now()
 		if err := t.putRecord(r); err != nil {
 			return err

@@ -28,6 +28,7 @@ type entry struct {
 	Instance  string    `json:"instance"` // the owner's process
 	Process   instance  `json:"process"`  // and what is needed to judge it
 	Run       string    `json:"run"`      // R, where its record and lock file are
+	CreateFor int64     `json:"createNanos,omitempty"`
 	Deadline  int64     `json:"deadlineMono,omitempty"`
 }
 
@@ -76,7 +77,7 @@ func (s *Store) writeLedger(root *os.Root, r Record) error {
 	data, err := json.Marshal(entry{
 		V: ledgerVersion, UID: r.UID, Target: r.Target, Account: r.Account, Name: r.Name, Kind: r.Kind,
 		FleetID: r.FleetID, Made: r.FleetCreated, Created: r.Created, MachineID: s.host.MachineID, BootID: s.host.BootID,
-		Instance: s.id, Process: process, Run: s.runDir(), Deadline: r.Deadline,
+		Instance: s.id, Process: process, Run: s.runDir(), CreateFor: r.CreateFor, Deadline: r.Deadline,
 	})
 	if err != nil {
 		return err

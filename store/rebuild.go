@@ -197,7 +197,7 @@ func (s *Store) fromEntry(e entry) (imported, bool) {
 	im := imported{
 		rec: Record{
 			UID: e.UID, Target: e.Target, Account: e.Account, Name: e.Name, Kind: e.Kind, Phase: Ready,
-			Instance: e.Instance, FleetID: e.FleetID, FleetCreated: e.Made, Created: e.Created, Deadline: e.Deadline,
+			Instance: e.Instance, FleetID: e.FleetID, FleetCreated: e.Made, Created: e.Created, CreateFor: e.CreateFor, Deadline: e.Deadline,
 		},
 		inst:  e.Process,
 		grace: max(0, s.opts.CrashGrace),

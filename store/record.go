@@ -55,7 +55,7 @@ type Wish struct {
 	Parent   string        // UID of the record this is a branch of
 	Image    string        // remembered, since a fleet may not tell
 	Network  string        // the same
-	Deadline time.Duration // after it the create call cannot make the machine any more; 0: 15 minutes
+	Deadline time.Duration // how long after it was sent the create call may still make the machine; 0: 15 minutes
 }
 
 // Key is the key of the record that the wish becomes.
@@ -84,9 +84,11 @@ type Record struct {
 	FleetCreated time.Time `json:"fleetCreated,omitzero"` // the fleet's word for when; tells two machines of one name apart
 	Created      time.Time `json:"created"`               // wall clock, to be shown only
 
-	Deadline int64  `json:"deadlineMono,omitempty"` // until then an absent machine may still appear; 0 once confirmed
-	Due      int64  `json:"dueMono,omitempty"`      // when a sweep has to look; 0: never
-	Claimer  string `json:"claimer,omitempty"`      // instance that deletes it now
+	CreateFor int64 `json:"createNanos,omitempty"`  // how long a create call may take effect after it was sent
+	Deadline  int64 `json:"deadlineMono,omitempty"` // until then an absent machine may still appear; 0 once confirmed
+
+	Due      int64  `json:"dueMono,omitempty"` // when a sweep has to look; 0: never
+	Claimer  string `json:"claimer,omitempty"` // instance that deletes it now
 	Claimed  int64  `json:"claimedMono,omitempty"`
 	Stolen   bool   `json:"stolen,omitempty"` // a claim was ended by its claimer's death
 	Attempts int    `json:"attempts,omitempty"`
@@ -104,6 +106,19 @@ type Record struct {
 
 // Key is the record's key.
 func (r Record) Key() Key { return Key{r.Target, r.Account, r.Name} }
+
+// unsent starts the wait for a machine that may still appear, when the owner is
+// known to send no create call any more: he gave up, ended or died. He may have been
+// stopped since his intent, and sent it a moment ago.
+func (r *Record) unsent(now int64) {
+	if r.Confirmed() {
+		return
+	}
+	if r.CreateFor == 0 { // written by a version that did not say
+		r.CreateFor = int64(createDeadline)
+	}
+	r.Deadline = now + r.CreateFor
+}
 
 // Principal is whose session owns it: sessions of another one must not see it.
 func (r Record) Principal() string { return r.sess.Principal }

@@ -107,7 +107,7 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 	rec := Record{
 		UID: newID(), Target: w.Target, Account: w.Account, Name: w.Name, Kind: w.Kind, Phase: Creating,
 		Session: s.id, Instance: s.st.id, Parent: w.Parent, Image: w.Image, Network: w.Network,
-		Created: time.Now().Round(time.Second),
+		Created: time.Now().Round(time.Second), CreateFor: int64(w.Deadline),
 	}
 	var taken *ExistsError
 	err = s.st.update(ctx, func(t *tx) error {
@@ -251,6 +251,7 @@ func (s *Session) Tombstone(ctx context.Context, key Key) (Record, bool, error) 
 		if own := s.remembered(key); own != nil {
 			s.forget(own.Record)
 			own.Record.Phase = Deleting
+			own.Record.unsent(s.st.host.now())
 			return own.Record, true, nil
 		}
 	}
@@ -294,6 +295,7 @@ func (s *Store) tombstone(t *tx, rec Record) Record {
 		return rec
 	}
 	if rec.Phase != Deleting {
+		rec.unsent(t.host.now())
 		rec.Phase, rec.Due, rec.Attempts, rec.Error = Deleting, t.host.now(), 0, ""
 	}
 	if rec.Claimer == "" {

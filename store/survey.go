@@ -247,7 +247,7 @@ func (s *Store) unrecordedIn(entries []entry, recs []Record) []Standing {
 		}
 		r := Record{
 			UID: e.UID, Target: e.Target, Account: e.Account, Name: e.Name, Kind: e.Kind, Phase: Ready,
-			Instance: e.Instance, FleetID: e.FleetID, FleetCreated: e.Made, Created: e.Created, Deadline: e.Deadline,
+			Instance: e.Instance, FleetID: e.FleetID, FleetCreated: e.Made, Created: e.Created, CreateFor: e.CreateFor, Deadline: e.Deadline,
 		}
 		st := Standing{Record: r, Fate: FateKeep}
 		im, ok := s.fromEntry(e)
