@@ -37,8 +37,8 @@ func branchMachine(l Limits) tool {
 	return define(tool{
 		name:  "branch-machine",
 		title: "Branch machine",
-		description: "Makes running copies of a running machine, with its disk, memory and processes as they are at that moment. Use it to try several ways from one prepared state; for an empty machine use create-machine. " +
-			"The source must have been created with branchable true; on older engines it stands still from its first branch on, and it cannot be deleted before its branches. " +
+		description: "Makes running copies of a running machine: disk, memory and processes as they are at that moment. Use it to try several ways from one prepared state; for an empty machine use create-machine. " +
+			"The source must have been created with branchable true; on older engines it stands still from then on, and it cannot be deleted before its branches. " +
 			"Each branch is a machine of its own; one with the ephemeral prefix (" + l.MachinePrefix + ") is deleted at the end of the session. A branch that fails is deleted again and told in children; the call fails only when all do.",
 		hints: hints{openWorld: true},
 		in: arguments(nameArgument(),

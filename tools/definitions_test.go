@@ -50,8 +50,8 @@ func TestDefinitionsFitTheContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("tools/list: %d bytes", len(raw))
-	if len(raw) > 24<<10 {
-		t.Errorf("tools/list takes %d bytes, over 24 KiB", len(raw))
+	if len(raw) > 24_000 {
+		t.Errorf("tools/list takes %d bytes, over 24 kB", len(raw))
 	}
 }
 

@@ -27,9 +27,9 @@ func deleteMachine() tool {
 		hints: hints{destructive: true, idempotent: true, openWorld: true},
 		in:    arguments(nameArgument()),
 		out: object(
-			required("deleted", text("The name.")),
+			required("deleted", text("")),
 			required("alreadyGone", flag("There was no machine of that name.")),
-			optional("costMicros", integer("What it cost, in millionths of the billing currency; absent where nothing is billed.")),
+			optional("costMicros", integer("Cost in millionths of the currency.")),
 		),
 	}, (*call).delete)
 }

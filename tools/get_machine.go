@@ -11,7 +11,7 @@ func getMachine() tool {
 		name:  "get-machine",
 		title: "Get machine",
 		description: "Shows one machine by name: state, size, egress, image, owner and expiry. Use it before you rely on a machine, or to see how it stands after an error; " +
-			"for all machines use list-machines, for console output machine-logs. Reads only and starts nothing. An unknown name is NOT_FOUND with the names that look like it.",
+			"for all machines use list-machines, for console output machine-logs. Starts nothing. An unknown name is NOT_FOUND with the names that look like it.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in:    arguments(nameArgument()),
 		out:   object(machineFields()...),

@@ -28,7 +28,7 @@ func listMachines() tool {
 		name:  "list-machines",
 		title: "List machines",
 		description: "Lists all machines of the fleet with state, size, egress and owner, in order of name. Use it to find a name or to see what is left running; " +
-			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only, and also shows machines of other sessions and programs (owner tells whose). " +
+			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only; machines of other sessions and programs are shown too, with their owner. " +
 			"What could not be listed is named in problems; the call fails only when nothing could.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in: arguments(

@@ -36,9 +36,9 @@ func runOnce(l Limits) tool {
 	return define(tool{
 		name:  "run-once",
 		title: "Run one command in a fresh machine",
-		description: "Creates a machine from an image, runs one command in it, and deletes it again, whatever happens: also on failure, time-out and cancel. Use it for a single command that needs nothing from before and leaves nothing behind; " +
-			"for files or several commands use create-machine and run-command. Waits for the start of the machine (seconds; minutes when the image is pulled) and for the command, up to timeoutSecs. " +
-			"Egress is as for create-machine. A failing command is a normal result: check exitCode. Output over the budget is counted but gone with the machine. If the machine cannot be deleted at once, the server goes on trying.",
+		description: "Creates a machine from an image, runs one command in it, and deletes it again, whatever happens: also on failure, time-out and cancel. Use it for one command that leaves nothing behind; " +
+			"for files or several commands use create-machine and run-command. Waits for the start (seconds; minutes when the image is pulled) and for the command, up to timeoutSecs. " +
+			"Egress is as for create-machine. A failing command is a normal result: check exitCode. Output over the budget is only counted. If the machine cannot be deleted at once, the server goes on trying.",
 		hints: hints{openWorld: true},
 		in:    arguments(in...),
 		out:   result,

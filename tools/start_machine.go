@@ -20,9 +20,9 @@ func startMachine() tool {
 	return define(tool{
 		name:  "start-machine",
 		title: "Start machine",
-		description: "Starts a stopped or created machine, or resumes a suspended one with its memory, and waits until it answers commands. Use it after stop-machine, after create-machine with start false, " +
+		description: "Starts a stopped or created machine, or resumes a suspended one with its memory, and waits until it answers commands. Use it after stop-machine or create-machine with start false, " +
 			"or to wait for a machine that was NOT_READY; run-command and the file tools start a stopped machine by themselves. Harmless when it runs already. " +
-			"Takes seconds, minutes when its image must be pulled first. If it fails the machine is left as it is: machine-logs tells why.",
+			"Takes seconds; minutes when its image is pulled. If it fails the machine is left as it is: machine-logs tells why.",
 		hints: hints{idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
 			optional("wait", standard(flag("false returns once it boots, with ready false."), true))),

@@ -57,7 +57,7 @@ func egressArguments(open bool) []field {
 	return []field{
 		optional("network", oneOf("Egress: open reaches the internet, blocked nothing. Default: "+policyWord(open)+". The lists take its place.", "open", "blocked")),
 		optional("allowHosts", atMost(256, "Reach only these host names, with their subdomains.", text(""))),
-		optional("allowCidrs", atMost(256, "Reach only these addresses or CIDR ranges.", text(""))),
+		optional("allowCidrs", atMost(256, "Reach only these addresses or ranges.", text(""))),
 	}
 }
 
@@ -71,12 +71,12 @@ func machineFields() []field {
 		string(fleet.Stopped), string(fleet.Failed), string(fleet.Unreachable), string(fleet.Unknown)}
 	return []field{
 		required("id", text("")),
-		required("name", text("What every tool takes.")),
-		required("target", text("local or cloud.")),
+		required("name", text("")),
+		required("target", text("")),
 		required("state", oneOf("", states...)),
-		optional("stateWord", text("The fleet's own word for unknown.")),
+		optional("stateWord", text("")),
 		required("cpus", integer("")),
-		required("memoryMb", integer("MiB.")),
+		required("memoryMb", integer("")),
 		required("network", text("open, blocked or allow(...).")),
 		required("createdAt", integer("Epoch seconds.")),
 		required("image", orNull("Reference, or null where unknown.")),
