@@ -64,7 +64,7 @@ func createMachine(l Limits) tool {
 			required("target", text("Absolute guest path.")),
 			optional("readonly", standard(flag("The guest cannot write to it."), false))))),
 		optional("cmd", list("Program and arguments that keep it alive. Default: an idle one.", text(""))),
-		optional("env", dict("Environment of all commands: name to value.")),
+		optional("env", dict("Environment of all commands.")),
 		optional("start", standard(flag("false leaves it created."), true)),
 		optional("branchable", standard(flag("It can be a source for branch-machine; costs memory."), false)))
 	return define(tool{

@@ -88,9 +88,9 @@ func outcomeFields() []field {
 		required("stderr", text("The same way.")),
 		required("exitCode", orNull("Integer; null while it runs, after a time-out, or when its end was not seen.")),
 		required("timedOut", flag("Killed after timeoutSecs.")),
-		required("running", flag("It goes on in the guest.")),
+		required("running", flag("")),
 		required("commandId", orNull("Of a running command, else null.")),
-		optional("signal", text("Of an exit code 128+N, as KILL.")),
+		optional("signal", text("As KILL.")),
 		required("truncated", flag("See overflow.")),
 		required("overflow", list("Streams with more than is here.", object(
 			required("stream", oneOf("", "stdout", "stderr")),
