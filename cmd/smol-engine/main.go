@@ -22,6 +22,8 @@ const usage = `smol-engine runs virtual machines with QEMU and answers the smolv
   smol-engine serve --listen unix://PATH   answer until SIGTERM; machines go on
   smol-engine images                       list the prepared images
   smol-engine images prune [--all]         remove those that no machine uses, beyond the bound or all
+  smol-engine setup [--yes] [--json]       say what is missing to run machines, and get it
+  smol-engine doctor [--json]              look at all that machines need
   smol-engine --version
 
 smol-mcp starts it by itself. Machines are in $XDG_DATA_HOME/smol-engine, images and
@@ -45,6 +47,10 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return serve(args[1:], stdout, stderr)
 	case "images":
 		return images(args[1:], stdout, stderr)
+	case "setup":
+		return setUp(args[1:], stdout, stderr)
+	case "doctor":
+		return doctor(args[1:], stdout, stderr)
 	case "--version", "version":
 		_, err := fmt.Fprintln(stdout, "smol-engine "+engine.Version)
 		return err

@@ -60,6 +60,9 @@ func commands() []command {
 		{name: "parity", summary: "compare the engine's API with the part that this program knows", help: parityHelp, flags: []option{optJSON}, run: runParity},
 		{name: "status", summary: "show processes, sessions and machines, and what will become of each", help: statusHelp, flags: statusFlags(), run: runStatus},
 		{name: "gc", summary: "delete what ended sessions left", help: gcHelp, flags: gcFlags(), run: runGC},
+		{name: "setup", summary: "get what is missing to run machines on this computer", help: setupHelp, flags: setupFlags(), run: runSetup},
+		{name: "doctor", summary: "look at all that machines need, with a remedy for what is not well", help: doctorHelp, flags: []option{optJSON}, run: runDoctor},
+		{name: "try", summary: "make a machine, use it and delete it, as an agent would", help: tryHelp, flags: tryFlags(), run: runTry},
 		{name: "docs", help: docsHelp, args: "[README.md]", run: runDocs},
 		{name: "help", summary: "explain a command", args: "[COMMAND]", run: runHelp},
 	}

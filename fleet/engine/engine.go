@@ -64,8 +64,8 @@ func Dirs() (data, cache string, err error) {
 	return filepath.Join(data, "smol-engine"), filepath.Join(cache, "smol-engine"), nil
 }
 
-// fill sets what is empty.
-func (o *Options) fill() error {
+// Fill sets what is empty to its default.
+func (o *Options) Fill() error {
 	if o.Data == "" || o.Cache == "" {
 		data, cache, err := Dirs()
 		if err != nil {
@@ -105,7 +105,7 @@ type server struct {
 // Serve answers until ctx ends, then lets open requests finish for five seconds.
 // Machines go on.
 func Serve(ctx context.Context, opts Options) error {
-	if err := opts.fill(); err != nil {
+	if err := opts.Fill(); err != nil {
 		return err
 	}
 	for _, dir := range []string{opts.Data, opts.Cache} {

@@ -77,7 +77,7 @@ func PruneImages(o Options, all bool, w io.Writer) error {
 
 // openImages returns the store, and which machines use which digest.
 func openImages(o *Options) (*image.Store, map[string][]string, error) {
-	if err := o.fill(); err != nil {
+	if err := o.Fill(); err != nil {
 		return nil, nil, err
 	}
 	store, err := image.Open(filepath.Join(o.Cache, "images"))

@@ -42,6 +42,12 @@ func busyboxPath() (string, error) {
 	return file, nil
 }
 
+// CheckBuiltin says what keeps the builtin image from being made.
+func CheckBuiltin() error {
+	_, err := busyboxPath()
+	return err
+}
+
 // busyboxDigest names what builtin would be made of.
 func busyboxDigest(file string) (string, error) {
 	f, err := os.Open(file)
@@ -57,21 +63,23 @@ func busyboxDigest(file string) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// busyboxTree lays out a small Linux. close lets go of the program.
-func busyboxTree(file string) (t *tree, closeFile func() error, err error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, nil, err
-	}
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, f.Close, err
-	}
+// busyboxTree lays out a small Linux.
+func busyboxTree(file string) (*tree, error) {
 	applets, err := exec.Command(file, "--list-full").Output()
 	if err != nil {
-		return nil, f.Close, fmt.Errorf("ask %s what it can do: %w", file, err)
+		return nil, fmt.Errorf("ask %s what it can do: %w", file, err)
 	}
-	t = newTree()
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	t := newTree()
+	t.files = append(t.files, f)
+	fi, err := f.Stat()
+	if err != nil {
+		t.close()
+		return nil, err
+	}
 	l := t.begin()
 	add := func(kind byte, name string, mode int64, link string, data *io.SectionReader) {
 		h := &tar.Header{Typeflag: kind, Name: name, Mode: mode, Linkname: link, ModTime: time.Unix(0, 0)}
@@ -95,5 +103,9 @@ func busyboxTree(file string) (t *tree, closeFile func() error, err error) {
 	} {
 		add(tar.TypeReg, name, 0o644, "", io.NewSectionReader(strings.NewReader(text), 0, int64(len(text))))
 	}
-	return t, f.Close, err
+	if err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
 }

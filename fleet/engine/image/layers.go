@@ -26,7 +26,7 @@ const (
 
 // flatten applies the layers of an image, lowest first, each checked against the
 // digest that the image's configuration names. They are unpacked once, into
-// files of dir that the tree then reads from.
+// files of dir from which the tree reads until it is closed.
 func flatten(ctx context.Context, img v1.Image, dir string) (*tree, error) {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -39,25 +39,45 @@ func flatten(ctx context.Context, img v1.Image, dir string) (*tree, error) {
 	if len(layers) != len(config.RootFS.DiffIDs) || len(layers) > maxLayers {
 		return nil, fmt.Errorf("%d layers and %d digests of them", len(layers), len(config.RootFS.DiffIDs))
 	}
-	t, left := newTree(), int64(maxUnpacked)
+	ctx, cancel := context.WithCancel(ctx)
 	next := fetch(ctx, layers, dir)
-	for i := range layers {
-		u := <-next
-		if u.err != nil {
-			return nil, fmt.Errorf("layer %d: %w", i+1, u.err)
-		}
-		defer u.file.Close()
-		if u.digest != config.RootFS.DiffIDs[i].Hex {
-			return nil, fmt.Errorf("layer %d: its content is sha256:%s, and the image says %s", i+1, u.digest, config.RootFS.DiffIDs[i])
-		}
-		if left -= u.size; left < 0 {
-			return nil, fmt.Errorf("more than %d bytes unpacked", int64(maxUnpacked))
-		}
-		if err := t.apply(u); err != nil {
-			return nil, fmt.Errorf("layer %d: %w", i+1, err)
+	t := newTree()
+	err = t.applyAll(next, config.RootFS.DiffIDs)
+	cancel()
+	for u := range next { // those that nobody needs after an error
+		if u.file != nil {
+			u.file.Close()
 		}
 	}
+	if err != nil {
+		t.close()
+		return nil, err
+	}
 	return t, nil
+}
+
+// applyAll takes the layers as they come, each as it should be.
+func (t *tree) applyAll(next <-chan unpacked, digests []v1.Hash) error {
+	left := int64(maxUnpacked)
+	for i, want := range digests {
+		u := <-next
+		if u.file != nil {
+			t.files = append(t.files, u.file)
+		}
+		if u.err != nil {
+			return fmt.Errorf("layer %d: %w", i+1, u.err)
+		}
+		if u.digest != want.Hex {
+			return fmt.Errorf("layer %d: its content is sha256:%s, and the image says %s", i+1, u.digest, want)
+		}
+		if left -= u.size; left < 0 {
+			return fmt.Errorf("more than %d bytes unpacked", int64(maxUnpacked))
+		}
+		if err := t.apply(u); err != nil {
+			return fmt.Errorf("layer %d: %w", i+1, err)
+		}
+	}
+	return nil
 }
 
 // unpacked is a layer in a file.
@@ -68,10 +88,12 @@ type unpacked struct {
 	err    error
 }
 
-// fetch unpacks one layer after another, the next while the tree takes the one before.
+// fetch unpacks one layer after another, the next while the tree takes the one
+// before. The channel is closed when it ends.
 func fetch(ctx context.Context, layers []v1.Layer, dir string) <-chan unpacked {
-	out := make(chan unpacked, len(layers)) // so that it ends when nobody listens any more
+	out := make(chan unpacked, len(layers)) // so that it ends when nobody takes them any more
 	go func() {
+		defer close(out)
 		for i, l := range layers {
 			u := unpackLayer(ctx, l, filepath.Join(dir, fmt.Sprintf("layer%d", i)))
 			out <- u
@@ -101,9 +123,6 @@ func unpackLayer(ctx context.Context, l v1.Layer, path string) (u unpacked) {
 	u.digest = hex.EncodeToString(sum.Sum(nil))
 	if ctx.Err() != nil {
 		u.err = context.Cause(ctx)
-	}
-	if u.err != nil {
-		u.file.Close()
 	}
 	return u
 }

@@ -229,6 +229,7 @@ func (s *Store) prepare(ctx context.Context, ref string) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
+	defer t.close()
 	if img, err = s.finish(ctx, img, t, work); err != nil {
 		return img, err
 	}
@@ -252,13 +253,11 @@ func (s *Store) prepareBuiltin(ctx context.Context) (Image, error) {
 		return Image{}, err
 	}
 	defer os.RemoveAll(work)
-	t, closeFile, err := busyboxTree(file)
-	if closeFile != nil {
-		defer closeFile()
-	}
+	t, err := busyboxTree(file)
 	if err != nil {
 		return Image{}, err
 	}
+	defer t.close()
 	img := Image{Digest: digest, References: []string{Builtin}, Architecture: platform.Architecture, OS: platform.OS, Layers: 1}
 	return s.finish(ctx, img, t, work)
 }

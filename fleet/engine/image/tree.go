@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"sort"
 	"strings"
@@ -16,7 +17,15 @@ import (
 // in memory only, so no name in a layer can reach a file of this computer.
 type tree struct {
 	root  *node
-	count int // names
+	count int        // names
+	files []*os.File // with the content
+}
+
+// close lets go of the content.
+func (t *tree) close() {
+	for _, f := range t.files {
+		f.Close()
+	}
 }
 
 // node is one file, directory or link. Hard links are one node under several

@@ -36,7 +36,7 @@ func look(ctx context.Context, opts Options) (host, error) {
 	}
 	k, err := kernel.Find(opts.Kernel, filepath.Join(opts.Cache, "kernel"))
 	if err != nil {
-		return h, &MissingError{"kernel_missing", err.Error(), "run smol-mcp setup, which fetches one, or name one with --kernel"}
+		return h, noKernel(err)
 	}
 	if h.boot, err = kernel.Prepare(k, guest, filepath.Join(opts.Cache, "boot")); err != nil {
 		return h, err
@@ -46,6 +46,11 @@ func look(ctx context.Context, opts Options) (host, error) {
 		h.accel, h.why = h.chooseAccel(ctx, filepath.Join(opts.Cache, "boot"))
 	}
 	return h, nil
+}
+
+// noKernel is the error of a kernel that was not found.
+func noKernel(err error) error {
+	return &MissingError{"kernel_missing", err.Error(), "run smol-mcp setup --yes, which fetches one"}
 }
 
 // arch is what differs between the processors of this computer, and so of its
@@ -72,7 +77,7 @@ func FindQEMU(ctx context.Context, path string) (found, version string, err erro
 	}
 	found, err = exec.LookPath(name)
 	if err != nil {
-		next := "install QEMU: apt-get install --no-install-recommends " + hostArch().pack
+		next := "run smol-mcp setup --yes, or install QEMU: apt-get install --no-install-recommends " + hostArch().pack
 		if runtime.GOOS == "darwin" {
 			next = "install QEMU: brew install qemu"
 		}
