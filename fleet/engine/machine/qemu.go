@@ -102,7 +102,11 @@ func (m *Manager) monitor(ctx context.Context, dir string, p *process) (*qmp.Cli
 	for wait := 2 * time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
 		conn, err := dialIn(ctx, dir, "qmp.sock")
 		if err == nil {
-			return qmp.Dial(ctx, conn)
+			q, err := qmp.Dial(ctx, conn)
+			if err != nil && awaitEnd(ctx, p.PID, p.Begun, time.Second) {
+				return nil, m.ended(dir) // which says more than a connection that broke
+			}
+			return q, err
 		}
 		if !p.alive(m.host.bootID) {
 			return nil, m.ended(dir)

@@ -124,17 +124,9 @@ func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) erro
 		}
 	}
 	_ = os.Remove(filepath.Join(mach.dir, "console.log.1")) // of the boot before
-	p, err := m.spawn(v)
+	p, err := m.begin(ctx, mach, v, template)
 	if err != nil {
 		return err
-	}
-	if err := mach.change(func(r *Record) { r.Process = p }); err != nil {
-		return err
-	}
-	if v.incoming {
-		if err := m.resume(ctx, v.dir, template, p); err != nil {
-			return err
-		}
 	}
 	if err := m.introduce(ctx, mach, img); err != nil {
 		if !p.alive(m.host.bootID) {
@@ -143,6 +135,32 @@ func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) erro
 		return err
 	}
 	return mach.change(func(r *Record) { r.State = Running })
+}
+
+// begin starts a machine's QEMU, from a template where there is one. A template that
+// does not load is dropped, and the machine boots by itself.
+func (m *Manager) begin(ctx context.Context, mach *machine, v vm, template string) (*process, error) {
+	for {
+		p, err := m.spawn(v)
+		if err != nil {
+			return nil, err
+		}
+		if err := mach.change(func(r *Record) { r.Process = p }); err != nil {
+			return nil, err
+		}
+		if !v.incoming {
+			return p, nil
+		}
+		err = m.resume(ctx, v.dir, template, p)
+		if err == nil || ctx.Err() != nil {
+			return p, err
+		}
+		m.opts.Log.Warn("template does not load; it is dropped, and the machine boots by itself", "machine", mach.name(), "err", err)
+		if err := errors.Join(p.kill(m.host.bootID, v.uuid), os.RemoveAll(template)); err != nil {
+			return nil, err
+		}
+		v.ram, v.incoming = "", false
+	}
 }
 
 // resume continues a template.
@@ -157,11 +175,11 @@ func (m *Manager) resume(ctx context.Context, dir, template string, p *process) 
 		return err
 	}
 	defer f.Close()
-	if err := q.Load(ctx, f); err != nil {
-		// A state that does not load here will not load at the next time either.
-		return errors.Join(err, os.RemoveAll(template))
+	err = q.Load(ctx, f)
+	if err != nil && awaitEnd(ctx, p.PID, p.Begun, 100*time.Millisecond) {
+		return m.ended(dir)
 	}
-	return nil
+	return err
 }
 
 // introduce tells a guest which machine it is.

@@ -34,7 +34,7 @@ import (
 const maxTemplates = 8
 
 // templateForm changes when the devices of args do.
-const templateForm = "1"
+const templateForm = "2"
 
 type templates struct {
 	dir string
@@ -128,9 +128,8 @@ func (m *Manager) makeTemplate(ctx context.Context, dir string, memoryMB, cpus i
 	for _, name := range []string{"qmp.sock", "agent.sock", "qemu.json", "qemu.log", "console.log"} {
 		_ = os.Remove(filepath.Join(work, name)) // harmless where it stays
 	}
-	if err := os.Chmod(v.ram, 0o400); err != nil {
-		return err
-	}
+	// The memory stays writable for its owner: QEMU opens it so, also for a private
+	// view.
 	return os.Rename(work, dir)
 }
 
