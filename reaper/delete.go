@@ -141,7 +141,8 @@ func foreign(m fleet.Machine, rec store.Record) bool {
 	case m.CreatedAt.IsZero():
 		return false
 	case rec.FleetCreated.IsZero():
-		return m.CreatedAt.Before(rec.Created.Add(-slack))
+		// A name that was made up is nobody else's, whatever the clocks say.
+		return rec.Chosen && m.CreatedAt.Before(rec.Created.Add(-slack))
 	}
 	return m.CreatedAt.Sub(rec.FleetCreated).Abs() >= slack
 }

@@ -55,6 +55,7 @@ type Wish struct {
 	Parent   string        // UID of the record this is a branch of
 	Image    string        // remembered, since a fleet may not tell
 	Network  string        // the same
+	Chosen   bool          // a person or agent chose the name, so others may have it too
 	Deadline time.Duration // how long after it was sent the create call may still make the machine; 0: 15 minutes
 }
 
@@ -80,6 +81,7 @@ type Record struct {
 
 	Image        string    `json:"image,omitempty"`
 	Network      string    `json:"network,omitempty"`
+	Chosen       bool      `json:"chosen,omitempty"` // the name was chosen, so others may have it too
 	FleetID      string    `json:"fleetId,omitempty"`
 	FleetCreated time.Time `json:"fleetCreated,omitzero"` // the fleet's word for when; tells two machines of one name apart
 	Created      time.Time `json:"created"`               // wall clock, to be shown only

@@ -106,7 +106,7 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 	}
 	rec := Record{
 		UID: newID(), Target: w.Target, Account: w.Account, Name: w.Name, Kind: w.Kind, Phase: Creating,
-		Session: s.id, Instance: s.st.id, Parent: w.Parent, Image: w.Image, Network: w.Network,
+		Session: s.id, Instance: s.st.id, Parent: w.Parent, Image: w.Image, Network: w.Network, Chosen: w.Chosen,
 		Created: time.Now().Round(time.Second), CreateFor: int64(w.Deadline),
 	}
 	var taken *ExistsError

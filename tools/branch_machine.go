@@ -135,7 +135,7 @@ func (c *call) branches(ctx context.Context, source string, names []string, made
 
 // branchOne records one branch, makes it and waits for it. What fails is taken back.
 func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait bool) (fleet.Machine, error) {
-	wish := store.Wish{Target: c.fleet.Target(), Name: name, Kind: c.lifeOf(name), Image: c.made.of(in.Name).image}
+	wish := store.Wish{Target: c.fleet.Target(), Name: name, Kind: c.lifeOf(name), Image: c.made.of(in.Name).image, Chosen: in.ChildName != "" || len(in.ChildNames) > 0}
 	if parent, found, err := c.opts.Store.Find(ctx, c.key(in.Name)); err == nil && found {
 		wish.Parent, wish.Image, wish.Network = parent.UID, parent.Image, parent.Network
 	}
@@ -149,13 +149,14 @@ func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait boo
 		return m, c.takeBack(ctx, rec, notBranchable(err))
 	}
 	c.made.note(name, origin{image: wish.Image})
-	if err := c.records.Confirm(ctx, rec, m.ID, m.CreatedAt); err != nil {
-		return m, c.takeBack(ctx, rec, madeIt(err))
-	}
-	if wait {
-		if err := c.waitReady(ctx, name, c.opts.Limits.ReadyTimeout); err != nil {
-			return m, c.takeBack(ctx, rec, madeIt(err))
+	err = c.confirmed(ctx, rec, m, func() error {
+		if !wait {
+			return nil
 		}
+		return c.waitReady(ctx, name, c.opts.Limits.ReadyTimeout)
+	})
+	if err != nil {
+		return m, c.takeBack(ctx, rec, madeIt(err))
 	}
 	return m, nil
 }

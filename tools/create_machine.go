@@ -127,10 +127,11 @@ func (c *call) lifeOf(name string) store.Kind {
 // make creates a machine in the order that leaves no gap: check, record, create,
 // confirm, start, wait. A failure after the record takes back what was made.
 func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start bool) (fleet.Machine, error) {
+	chosen := spec.Name != "" && kind != store.Once
 	if err := c.admit(ctx, &spec, kind); err != nil {
 		return fleet.Machine{}, err
 	}
-	rec, err := c.intend(ctx, store.Wish{Target: c.fleet.Target(), Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network)})
+	rec, err := c.intend(ctx, store.Wish{Target: c.fleet.Target(), Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network), Chosen: chosen})
 	if err != nil {
 		return fleet.Machine{}, err
 	}
@@ -140,32 +141,32 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 		return fleet.Machine{}, c.takeBack(ctx, rec, err)
 	}
 	c.made.note(m.Name, origin{image: spec.Image, branchable: spec.Branchable})
-	if err := c.finish(ctx, rec, &m, spec, start); err != nil {
+	made := m
+	err = c.confirmed(ctx, rec, made, func() (err error) {
+		if start {
+			m, err = c.boot(ctx, spec)
+		}
+		return c.pullHint(spec, err)
+	})
+	if err != nil {
 		return fleet.Machine{}, c.takeBack(ctx, rec, madeIt(err))
 	}
 	return m, nil
 }
 
-// finish confirms a machine's record and starts it. A machine to be kept loses its
+// confirmed confirms the record of m and brings it up. A machine to be kept loses its
 // record by that, so it is confirmed last: until then a failure is on record.
-func (c *call) finish(ctx context.Context, rec store.Record, m *fleet.Machine, spec fleet.Spec, start bool) error {
-	id, created := m.ID, m.CreatedAt
-	if rec.Kind != store.Persistent {
-		if err := c.records.Confirm(ctx, rec, id, created); err != nil {
+func (c *call) confirmed(ctx context.Context, rec store.Record, m fleet.Machine, bringUp func() error) error {
+	if rec.Kind == store.Persistent {
+		if err := bringUp(); err != nil {
 			return err
 		}
+		return c.records.Confirm(ctx, rec, m.ID, m.CreatedAt)
 	}
-	if start {
-		booted, err := c.boot(ctx, spec)
-		if err != nil {
-			return c.pullHint(spec, err)
-		}
-		*m = booted
+	if err := c.records.Confirm(ctx, rec, m.ID, m.CreatedAt); err != nil {
+		return err
 	}
-	if rec.Kind == store.Persistent {
-		return c.records.Confirm(ctx, rec, id, created)
-	}
-	return nil
+	return bringUp()
 }
 
 // boot starts a new machine and waits until it is ready.
