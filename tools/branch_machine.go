@@ -100,7 +100,7 @@ func (c *call) dropBranches(ctx context.Context, names []string, failed []error)
 			continue
 		}
 		c.background(ctx, rollbackTimeout, func(ctx context.Context) {
-			if err := c.remove(ctx, store.Record{Target: c.fleet.Target(), Name: name}); err != nil {
+			if err := c.remove(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: name}); err != nil {
 				c.opts.Log.Warn("a branch of a cancelled call stays", "machine", name, "err", err)
 			}
 			if c.lifeOf(name) == store.Persistent { // it has no record any more
@@ -135,7 +135,7 @@ func (c *call) branches(ctx context.Context, source string, names []string, made
 
 // branchOne records one branch, makes it and waits for it. What fails is taken back.
 func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait bool) (fleet.Machine, error) {
-	wish := store.Wish{Target: c.fleet.Target(), Name: name, Kind: c.lifeOf(name), Image: c.made.of(in.Name).image, Chosen: in.ChildName != "" || len(in.ChildNames) > 0}
+	wish := store.Wish{Target: c.fleet.Target(), Account: c.key("").Account, Name: name, Kind: c.lifeOf(name), Image: c.made.of(in.Name).image, Chosen: in.ChildName != "" || len(in.ChildNames) > 0}
 	if parent, found, err := c.opts.Store.Find(ctx, c.key(in.Name)); err == nil && found {
 		wish.Parent, wish.Image, wish.Network = parent.UID, parent.Image, parent.Network
 	}

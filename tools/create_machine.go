@@ -131,7 +131,7 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 	if err := c.admit(ctx, &spec, kind); err != nil {
 		return fleet.Machine{}, err
 	}
-	rec, err := c.intend(ctx, store.Wish{Target: c.fleet.Target(), Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network), Chosen: chosen})
+	rec, err := c.intend(ctx, store.Wish{Target: c.fleet.Target(), Account: c.key("").Account, Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network), Chosen: chosen})
 	if err != nil {
 		return fleet.Machine{}, err
 	}

@@ -94,7 +94,7 @@ func (s *Session) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) er
 // took the machine over from, has stopped; else its end.
 func (s *Session) place(ctx context.Context, machine string) (store.Record, string, error) {
 	f := s.opts.Fleets[0]
-	rec, _, err := s.records.Use(ctx, store.Key{Target: f.Target(), Name: machine})
+	rec, _, err := s.records.Use(ctx, s.keyOf(f, machine))
 	if err == nil {
 		cursor, ok, err := s.records.Cursor(ctx, rec, consoleStream)
 		if err == nil && ok {

@@ -52,7 +52,7 @@ func (s *Session) leftovers(ctx context.Context) string {
 	var left []string
 	for _, rec := range recs {
 		stays, ok := rec.Left()
-		if ok && stays > 0 && s.records.Owner(rec) == store.CrashedSession {
+		if ok && stays > 0 && rec.Account == s.opts.Account[rec.Target] && s.records.Owner(rec) == store.CrashedSession {
 			left = append(left, fmt.Sprintf("%s (%d min)", rec.Name, int(stays.Round(time.Minute).Minutes())))
 		}
 	}

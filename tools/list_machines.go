@@ -75,7 +75,7 @@ func (c *call) recordsByName(ctx context.Context) (map[string]*store.Record, err
 	recs, err := c.opts.Store.Records(ctx)
 	byName := make(map[string]*store.Record, len(recs))
 	for i := range recs {
-		if recs[i].Target == c.fleet.Target() {
+		if recs[i].Key() == c.key(recs[i].Name) {
 			byName[recs[i].Name] = &recs[i]
 		}
 	}

@@ -121,6 +121,11 @@ func (c *call) showOne(ctx context.Context, m fleet.Machine) machine {
 // ownerUnknown is the owner of a machine while the records cannot be read.
 const ownerUnknown = "unknown"
 
+// keyOf is the key of a machine's record.
+func (s *Session) keyOf(f fleet.Fleet, name string) store.Key {
+	return store.Key{Target: f.Target(), Account: s.opts.Account[f.Target()], Name: name}
+}
+
 // forget drops what this session knew of a machine that goes.
 func (c *call) forget(name string) {
 	c.contacts.forget(name)
@@ -129,7 +134,7 @@ func (c *call) forget(name string) {
 }
 
 func (c *call) key(name string) store.Key {
-	return store.Key{Target: c.fleet.Target(), Name: name}
+	return c.keyOf(c.fleet, name)
 }
 
 // pointer is nil for a zero value, which a result shows as null.

@@ -32,6 +32,7 @@ type rig struct {
 	session *tools.Session
 	client  *mcp.ClientSession
 	options tools.Options
+	dir     string     // of the records
 	mu      sync.Mutex // guards schemas
 	schemas map[string]*jsonschema.Resolved
 }
@@ -44,7 +45,8 @@ type rigOptions struct {
 	protocol string
 	client   *mcp.ClientOptions
 	dir      string // of the records; empty: a new one
-	smolvm   bool   // over the smolvm client and a fake server instead of a fleet in memory
+	account  string
+	smolvm   bool // over the smolvm client and a fake server instead of a fleet in memory
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -74,9 +76,10 @@ func (r *rig) process(o rigOptions) tools.Options {
 	if dir == "" {
 		dir = r.t.TempDir()
 	}
+	r.dir = dir
 	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
 	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
-	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.fleet}, reaper.Options{Log: log})
+	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.fleet}, reaper.Options{Account: map[string]string{"local": o.account}, Log: log})
 	r.t.Cleanup(func() {
 		reap.Close()
 		_ = st.Close()
@@ -89,7 +92,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 	if o.limits != nil {
 		o.limits(&limits)
 	}
-	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.fleet}, Store: st, Remover: reap, Limits: limits, Log: log}
+	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.fleet}, Store: st, Remover: reap, Account: map[string]string{"local": o.account}, Limits: limits, Log: log}
 }
 
 func (r *rig) connect(o rigOptions) (*tools.Session, *mcp.ClientSession) {

@@ -65,7 +65,7 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 	}
 	out.runOut, err = c.run(ctx, spec.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: timeout, once: true})
 	c.stage("deleting %s", spec.Name)
-	left := c.undo(ctx, store.Record{Target: c.fleet.Target(), Name: spec.Name})
+	left := c.undo(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: spec.Name})
 	if err != nil {
 		return out, err
 	}

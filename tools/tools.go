@@ -43,6 +43,7 @@ type Options struct {
 	Fleets  []fleet.Fleet // served, local first; at least one
 	Store   *store.Store
 	Remover Remover
+	Account map[string]string // by target: which of several places of that kind the records are of
 	Limits  Limits
 	Log     *slog.Logger
 }

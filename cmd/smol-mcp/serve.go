@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"os"
@@ -63,9 +65,11 @@ func wire(c *Config, log *slog.Logger) *parts {
 	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, CrashGrace: grace(c), Log: log})
 	engine, smolvm := localFleet(c, st, log)
 	local := fleet.Retry(smolvm)
+	account := accounts(c)
 	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{
-		Served: func(string) bool { return engine.Served() }, // a sweep starts no engine
-		Log:    log,
+		Served:  func(string) bool { return engine.Served() }, // a sweep starts no engine
+		Account: account,
+		Log:     log,
 	})
 	return &parts{
 		options: tools.Options{
@@ -73,6 +77,7 @@ func wire(c *Config, log *slog.Logger) *parts {
 			Fleets:  []fleet.Fleet{local},
 			Store:   st,
 			Remover: rp,
+			Account: account,
 			Limits:  limits(c),
 			Log:     warnings(log),
 		},
@@ -84,6 +89,19 @@ func wire(c *Config, log *slog.Logger) *parts {
 			{"store", st.Close},
 		},
 	}
+}
+
+// accounts tells the records of one engine from those of another: a machine that one
+// does not know may well be alive on the other.
+func accounts(c *Config) map[string]string {
+	switch {
+	case c.LocalURL != "":
+		sum := sha256.Sum256([]byte(c.LocalURL))
+		return map[string]string{"local": hex.EncodeToString(sum[:4])}
+	case c.Engine == "qemu":
+		return map[string]string{"local": "qemu"}
+	}
+	return map[string]string{"local": ""}
 }
 
 // localFleet is this computer's fleet and the engine that serves it.
