@@ -16,6 +16,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -57,11 +58,42 @@ func Open(dir string) (*Store, error) {
 	s := &Store{dir: dir, busy: map[string]*sync.Mutex{}}
 	left, err := filepath.Glob(filepath.Join(dir, "new-*"))
 	for _, path := range left {
-		if fi, err := os.Stat(path); err == nil && time.Since(fi.ModTime()) > time.Hour {
-			_ = os.RemoveAll(path) // younger ones may be another engine's work
+		if f, err := lock(path); err == nil { // else it is another engine's work
+			_ = os.RemoveAll(path) // at the next time, then
+			f.Close()
 		}
 	}
 	return s, err
+}
+
+// work makes a directory for a preparation. It is locked until done is called, or
+// this process ends; unlocked it is rubbish.
+func (s *Store) work() (dir string, done func(), err error) {
+	dir, err = os.MkdirTemp(s.dir, "new-")
+	if err != nil {
+		return "", nil, err
+	}
+	f, err := lock(dir)
+	if err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, func() {
+		_ = os.RemoveAll(dir) // what stays is rubbish
+		f.Close()
+	}, nil
+}
+
+// lock locks a file or directory for as long as it is open.
+func lock(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // turn waits until nobody else works on key.
@@ -208,11 +240,11 @@ func (s *Store) prepare(ctx context.Context, ref string) (Image, error) {
 	if strings.HasPrefix(ref, "builtin:") {
 		return Image{}, &ReferenceError{fmt.Errorf("the only builtin image is %s", Builtin)}
 	}
-	work, err := os.MkdirTemp(s.dir, "new-")
+	work, done, err := s.work()
 	if err != nil {
 		return Image{}, err
 	}
-	defer os.RemoveAll(work)
+	defer done()
 	src, err := open(ctx, ref, work)
 	if err != nil {
 		return Image{}, err
@@ -248,11 +280,11 @@ func (s *Store) prepareBuiltin(ctx context.Context) (Image, error) {
 	if img, err := s.Get(digest); err == nil {
 		return img, s.touch(img)
 	}
-	work, err := os.MkdirTemp(s.dir, "new-")
+	work, done, err := s.work()
 	if err != nil {
 		return Image{}, err
 	}
-	defer os.RemoveAll(work)
+	defer done()
 	t, err := busyboxTree(file)
 	if err != nil {
 		return Image{}, err

@@ -79,7 +79,7 @@ func accelFinding(accel, why string) Finding {
 	if accel != "tcg" {
 		return Finding{Code: "accel_ok", Level: OK, What: "machines run with " + accel + ": a guest booted"}
 	}
-	f := Finding{"accel_emulated", Warning, "machines are emulated, 15 to 50 times slower than with the hardware's help, and not a security boundary", why, ""}
+	f := Finding{"accel_emulated", Warning, "machines are emulated, 15 to 50 times slower than with the hardware's help, and not a security boundary", why, "use a computer, or a kind of cloud machine, with hardware virtualization"}
 	switch {
 	case strings.Contains(why, "no such file"):
 		f.Code, f.Remedy = "kvm_missing", "load the kvm module, or turn virtualization on in the firmware or the hosting machine"

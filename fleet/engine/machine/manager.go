@@ -238,16 +238,19 @@ func (m *Manager) Get(ctx context.Context, name string) (Record, error) {
 		return Record{}, err
 	}
 	r := m.seen(vm)
-	if r.State == Running {
-		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-		defer cancel()
-		if m.ping(ctx, vm) != nil {
-			if r = m.seen(vm); r.State == Running {
-				r.State = Unreachable
-			}
+	if r.State == Running && !m.answers(ctx, vm) {
+		if r = m.seen(vm); r.State == Running {
+			r.State = Unreachable
 		}
 	}
 	return r, nil
+}
+
+// answers reports whether a guest does within three seconds.
+func (m *Manager) answers(ctx context.Context, vm *machine) bool {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	return m.ping(ctx, vm) == nil
 }
 
 // seen returns the record as the process table confirms it.

@@ -20,7 +20,8 @@ import (
 const startWait = 2 * time.Minute
 
 // Start brings a machine to running and returns when its guest has answered. It
-// does nothing for one that runs. A start that fails leaves the machine as it was.
+// does nothing for one that runs, unless its guest is silent: then it ends that and
+// boots anew. A start that fails leaves the machine as it was.
 func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 	vm, release, err := m.claim(name)
 	if err != nil {
@@ -29,7 +30,14 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 	defer release()
 	r := m.seen(vm)
 	if r.State == Running {
-		return r, nil
+		if m.answers(ctx, vm) {
+			return r, nil
+		}
+		m.opts.Log.Warn("machine runs, and its guest is silent; it is started anew", "machine", name)
+		if err := m.undo(vm, Stopped); err != nil {
+			return r, err
+		}
+		r = m.seen(vm)
 	}
 	if r.Network || len(r.AllowHosts)+len(r.AllowCIDRs) > 0 {
 		return r, &Error{Unsupported, "this engine has no networks yet: create the machine with network false and no allow-list"}
