@@ -2,10 +2,15 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 )
+
+// ErrNoPlace is in the chain of errors of operations that were not begun, since
+// others took all the places in the machine.
+var ErrNoPlace = errors.New("no place in the machine")
 
 // gate lets at most width operations work inside one machine at a time, and at
 // most long of those that may take long, so that looking at these never waits
@@ -52,10 +57,10 @@ func (g *gate) enter(ctx context.Context, op, machine string, wait time.Duration
 			taken = append(taken, places)
 			continue
 		case <-ctx.Done():
-			err = &Error{Code: CodeOf(ctx.Err()), Op: op, Err: ctx.Err(),
+			err = &Error{Code: CodeOf(ctx.Err()), Op: op, Err: errors.Join(ErrNoPlace, ctx.Err()),
 				Why: fmt.Sprintf("it was not begun: %d commands run in the machine already, and it waited for a place", len(r.longs))}
 		case <-timer.C:
-			err = Errorf(CodeTimeout, op, "it was not begun: %d operations have been running in the machine for %v", g.width, wait)
+			err = &Error{Code: CodeNotReady, Op: op, Err: ErrNoPlace, Why: fmt.Sprintf("it was not begun: %d operations have been running in the machine for %v", cap(places), wait)}
 		}
 		leave()
 		return nil, err

@@ -148,7 +148,7 @@ func TestGate(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = g.enter(t.Context(), "second", "vm", time.Minute, false)
-		wantErr(t, err, CodeTimeout, false, "1 operations have been running")
+		wantErr(t, err, CodeNotReady, false, "1 operations have been running")
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
 		_, err = g.enter(ctx, "third", "vm", time.Minute, false)

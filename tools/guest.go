@@ -139,7 +139,10 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 			c.contacts.noteNoShell(name)
 			return reply{}, errNoShell
 		}
-		return reply{started: !ran}, notLoaded(name, err)
+		if !c.contacts.known(name) {
+			err = notLoaded(name, err)
+		}
+		return reply{started: !ran}, err
 	}
 	r, up, err := parseReply(res)
 	if err != nil {

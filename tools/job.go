@@ -84,13 +84,19 @@ func (j job) check() error {
 	}
 	for name, value := range j.env {
 		if !isVariable(name) || strings.ContainsRune(value, 0) {
-			return invalid("environment variable "+fleet.Quote(name), "a name has letters, digits and _ and does not begin with a digit; a value has no NUL")
+			return invalid("environment variable "+fleet.Quote(name), "a name has letters, digits and _, does not begin with a digit, and is none that shells fix, as UID; a value has no NUL")
 		}
 	}
 	return nil
 }
 
+// fixedByShells are variables that bash does not let be set, also when it is /bin/sh.
+const fixedByShells = " UID EUID PPID BASHOPTS SHELLOPTS BASH_VERSINFO "
+
 func isVariable(name string) bool {
+	if strings.Contains(fixedByShells, " "+name+" ") {
+		return false
+	}
 	for i, r := range name {
 		if r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (i == 0 || r < '0' || r > '9') {
 			return false
@@ -100,20 +106,24 @@ func isVariable(name string) bool {
 }
 
 // attempt sends the job and makes sense of what comes back.
-func (c *call) attempt(ctx context.Context, name, id string, j job) (ending, error) {
-	e := ending{id: id}
-	file, err := "", error(nil)
+func (c *call) attempt(ctx context.Context, name, id string, j job) (e ending, err error) {
+	e, file := ending{id: id}, ""
 	if len(j.stdin) > fleet.MaxStdin && !c.contacts.lacksShell(name) {
 		// The upload starts a machine that is off, so this is the moment to look.
-		ran, err := c.runs(ctx, name)
-		if err != nil {
+		var ran bool
+		if ran, err = c.runs(ctx, name); err != nil {
 			return e, err
 		}
 		e.started = !ran
 		file = "/tmp/.smol-mcp-" + id + ".in"
-		if err := c.upload(ctx, name, file, j.stdin); err != nil {
+		if err = c.upload(ctx, name, file, j.stdin); err != nil {
 			return e, err
 		}
+		defer func() {
+			if err != nil && !fleet.MaybeDone(err) {
+				c.dropUpload(ctx, name, file)
+			}
+		}()
 	}
 	cmd, args := j.request(id, file, c.opts.Limits.MaxOutputBytes+1, c.jobs.takeDone(name))
 	c.stage("running the command in %s", name)
@@ -189,7 +199,7 @@ func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply
 	// The shell itself was killed: by the guest's timeout, or by the command.
 	e.timedOut = r.result.ExitCode == exitTimeout
 	if !e.timedOut {
-		e.note = "the command ended its own shell, so its exit code was not seen"
+		e.note = "its shell was killed before it could write the exit code down"
 	}
 	return c.collected(ctx, name, e)
 }

@@ -43,45 +43,51 @@ func (c *call) dispatch(ctx context.Context, name string, j job, cmd fleet.Comma
 		a.err = c.guard(func() (err error) { a.reply, err = c.inGuest(open, name, scripts.run(), cmd, args...); return err })
 		answered <- a
 	}()
-	timer := time.NewTimer(j.patience())
+	timer := time.NewTimer(max(j.wait, shortestWait))
 	defer timer.Stop()
-	select {
-	case a := <-answered:
-		return a.reply, a.err
-	case <-ctx.Done():
-	case <-timer.C:
+	for extended := false; ; extended = true {
+		select {
+		case a := <-answered:
+			return a.reply, a.err
+		case <-ctx.Done():
+		case <-timer.C:
+			// Who waits as long as the command may run also waits to hear that it was killed.
+			if sent.Load() && j.wait >= j.timeout && !extended {
+				timer.Reset(execMargin)
+				continue
+			}
+		}
+		break
 	}
 	if !sent.Load() {
 		cancel()
 		a := <-answered
-		return a.reply, notBegun(ctx, a.err)
+		return a.reply, notBegun(ctx, name, a.err)
 	}
 	return reply{}, &fleet.Error{Code: fleet.CodeTimeout, Op: "run in machine " + name, Why: errWaitOver.Error(), Err: errWaitOver, MaybeDone: true}
 }
 
 // notBegun is the error of a command that was given up before it was sent.
-func notBegun(ctx context.Context, err error) error {
+func notBegun(ctx context.Context, name string, err error) error {
 	var e *fleet.Error
-	if ctx.Err() != nil || !errors.As(err, &e) || e.MaybeDone {
+	switch {
+	case errors.As(err, &e) && e.MaybeDone:
 		return err
+	case ctx.Err() != nil:
+		return &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "the call was cancelled before the command began", Err: context.Cause(ctx)}
+	case errors.Is(err, fleet.ErrNoPlace):
+		busy := *e
+		busy.Code, busy.Next = fleet.CodeNotReady, "wait until a command there has ended, and call again"
+		return &busy
 	}
-	busy := *e
-	busy.Code, busy.Next = fleet.CodeNotReady, "wait until a command there has ended, and call again"
-	return &busy
-}
-
-// patience is how long the call waits for an answer. Who waits as long as the
-// command may run also waits to hear that it was killed.
-func (j job) patience() time.Duration {
-	if j.wait >= j.timeout {
-		return j.timeout + execMargin
-	}
-	return max(j.wait, shortestWait)
+	return &fleet.Error{Code: fleet.CodeNotReady, Op: "run in machine " + name, Why: "it was not begun: the engine did not answer within waitSecs", Next: "look at the machine with get-machine, and call again", Err: err}
 }
 
 // unseen decides what became of a job when the answer did not come.
 func (c *call) unseen(ctx context.Context, name string, j job, e ending, err error) (ending, error) {
 	switch {
+	case !fleet.MaybeDone(err):
+		return e, err // it never reached the guest
 	case ctx.Err() != nil:
 		why := "the client or the session is gone; the command goes on"
 		if stopWanted(ctx) {
@@ -89,24 +95,25 @@ func (c *call) unseen(ctx context.Context, name string, j job, e ending, err err
 			c.background(ctx, stopTimeout, func(ctx context.Context) { c.stop(ctx, name, e.id) })
 		}
 		return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: why, Err: context.Cause(ctx)}
-	case !fleet.MaybeDone(err):
-		return e, err // it never reached the guest
 	}
 	note := "it goes on in the guest until its timeoutSecs are over"
 	if !errors.Is(err, errWaitOver) {
 		note = "the connection was lost (" + fleet.Bound(explain(err).Why, 200) + "), and the command goes on in the guest"
 	}
+	end := time.Now().Add(j.timeout + execMargin - e.took)
 	for pause := time.Second; ; pause = min(2*pause, 10*time.Second) {
-		begun, collectErr := false, error(nil)
-		e, begun, collectErr = c.collect(ctx, name, e)
+		var seen sight
+		var lookErr error
+		e, seen, lookErr = c.collect(ctx, name, e)
+		late := time.Now().After(end)
 		switch {
-		case collectErr != nil && !j.once:
-			return e, lookedInVain(e.id, collectErr)
-		case collectErr == nil && !begun:
+		case lookErr != nil && (!j.once || late || isPermanent(lookErr)):
+			return e, lookedInVain(e.id, lookErr)
+		case lookErr == nil && seen == unknownJob:
 			return e, err // nothing shows that it ever ran
-		case e.code != nil:
+		case lookErr == nil && seen != runningJob:
 			return e, nil
-		case e.took >= j.timeout+execMargin:
+		case late:
 			e.timedOut, e.note = true, "the engine did not say that it was killed"
 			return e, nil
 		case !j.once:
@@ -117,12 +124,21 @@ func (c *call) unseen(ctx context.Context, name string, j job, e ending, err err
 		// The machine goes with the call, so the call waits for the end.
 		select {
 		case <-time.After(pause):
-			e.took += pause
 		case <-ctx.Done():
 			return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "the call was cancelled", Err: context.Cause(ctx)}
 		}
 	}
 }
+
+// sight is what a look at a job found.
+type sight int
+
+const (
+	unknownJob sight = iota // the guest has nothing of it
+	runningJob
+	endedJob
+	lostJob // its end was not written down, or the machine is off
+)
 
 // lookedInVain is the error of a command that was sent and could not be looked at.
 func lookedInVain(id string, cause error) error {
@@ -133,33 +149,51 @@ func lookedInVain(id string, cause error) error {
 	return &failure
 }
 
-// collect asks the guest how a job stands and for both ends of its output. begun is
-// false when the guest does not know the job.
-func (c *call) collect(ctx context.Context, name string, e ending) (_ ending, begun bool, err error) {
+// collect asks the guest how a job stands and for both ends of its output. It does
+// not start a machine that was stopped meanwhile.
+func (c *call) collect(ctx context.Context, name string, e ending) (ending, sight, error) {
 	most := c.opts.Limits.MaxOutputBytes
 	head, tail := most*2/3, most/3
 	ctx, cancel := context.WithTimeout(ctx, collectTimeout)
 	defer cancel()
+	m, err := c.fleet.Get(ctx, name)
+	if err != nil {
+		return e, unknownJob, err
+	}
+	if m.State != fleet.Running && m.State != fleet.Unreachable {
+		e.note = "the machine went to state " + string(m.State) + " while the command ran, so its end was not seen; its output may be lost"
+		return e, lostJob, nil
+	}
 	r, err := c.inGuest(ctx, name, scripts.collect(), fleet.Command{Timeout: scriptTimeout, Brief: true}, e.id, strconv.Itoa(head), strconv.Itoa(tail))
 	if err != nil {
-		return e, false, err
+		return e, unknownJob, err
 	}
 	outBytes, err1 := strconv.ParseInt(r.word(1), 10, 64)
 	errBytes, err2 := strconv.ParseInt(r.word(2), 10, 64)
 	if err1 != nil || err2 != nil {
-		return e, false, nil
-	}
-	if code, err := strconv.Atoi(r.word(0)); err == nil && !e.timedOut {
-		e.code = &code
+		return e, unknownJob, nil
 	}
 	e.outputs = [2]output{ends(r.stdout, outBytes, head), ends(r.stderr, errBytes, head)}
-	return c.withPaths(e, r.dir), true, nil
+	e = c.withPaths(e, r.dir)
+	if code, err := strconv.Atoi(r.word(0)); err == nil {
+		if !e.timedOut {
+			e.code = &code
+		}
+		return e, endedJob, nil
+	}
+	if r.word(0) == "dead" {
+		if !e.timedOut {
+			e.note = "its shell was killed before it could write the exit code down"
+		}
+		return e, lostJob, nil
+	}
+	return e, runningJob, nil
 }
 
 // collected is collect for a job that has ended.
 func (c *call) collected(ctx context.Context, name string, e ending) (ending, error) {
-	e, begun, err := c.collect(ctx, name, e)
-	if err == nil && !begun {
+	e, seen, err := c.collect(ctx, name, e)
+	if err == nil && seen == unknownJob {
 		e.note = strings.TrimPrefix(e.note+"; what it printed is not to be found in the guest", "; ")
 	}
 	return e, err
@@ -189,6 +223,9 @@ const stopTimeout = 10 * time.Second
 
 // stop ends a job with all it started.
 func (c *call) stop(ctx context.Context, name, id string) {
+	if m, err := c.fleet.Get(ctx, name); err == nil && m.State != fleet.Running && m.State != fleet.Unreachable {
+		return // looking for it would start the machine
+	}
 	r, err := c.inGuest(ctx, name, scripts.stop(), fleet.Command{Timeout: stopTimeout, Brief: true}, id)
 	if err != nil || r.word(0) == "alive" {
 		c.opts.Log.Warn("a cancelled command may still run", "machine", name, "command", id, "answer", r.word(0), "err", err)

@@ -9,8 +9,10 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"smol-mcp/fleet"
 	"smol-mcp/fleet/fleettest"
 	"smol-mcp/store"
+	"smol-mcp/tools"
 )
 
 // More commands than there are places: what was begun is told as running, what was
@@ -141,5 +143,78 @@ func TestEnginesAreToldApart(t *testing.T) {
 	}
 	if left := r.names(); len(left) > 0 {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// The variables of our scripts are not the command's, nor the other way round.
+func TestVariablesDoNotMix(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	name := r.machine(nil)
+	env := map[string]any{"name": "bob", "z": "1", "id": "I", "stdin": "S", "limit": "L", "dir": "D", "f": "F", "up": "U", "end": "E", "smol": "X"}
+	ran := r.call("run-command", map[string]any{"name": name, "command": "echo $name $z $id $stdin $limit $dir $f $up $end $smol; env | grep -c '^smol_'", "env": env})
+	if ran["stdout"] != "bob 1 I S L D F U E X\n0\n" || ran["exitCode"] != 1.0 {
+		t.Errorf("ran: %v", ran)
+	}
+	if ran := r.call("run-command", map[string]any{"name": name, "command": "echo runs", "env": map[string]any{"PATH": "/opt/bin"}}); ran["stdout"] != "runs\n" {
+		t.Errorf("with a PATH of its own: %v", ran)
+	}
+	if text := r.refused("run-command", map[string]any{"name": name, "command": "true", "env": map[string]any{"UID": "1"}}); !strings.Contains(text, "UID") {
+		t.Errorf("UID: %q", text)
+	}
+	if ran := r.run(name, "mv /tmp /tmpx; mkdir /tmp; echo moved"); ran["stderr"] != "" {
+		t.Errorf("our own trouble is told as the command's: %v", ran)
+	}
+}
+
+// Looking at a command does not start a machine that was stopped under it.
+func TestStoppedUnderACommand(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	name := r.machine(map[string]any{"name": "kept"})
+	done := make(chan map[string]any, 1)
+	client := r.client
+	go func() {
+		res, err := client.CallTool(t.Context(), &mcp.CallToolParams{Name: "run-command", Arguments: map[string]any{"name": name, "command": "touch /root/on; sleep 60"}})
+		if err != nil || res.IsError {
+			t.Errorf("the command: %v %v", err, words(res))
+			done <- nil
+			return
+		}
+		done <- decoded(t, res)
+	}()
+	eventually(t, "it runs", func() bool { return r.run(name, "ls /root")["stdout"] == "on\n" })
+	r.call("stop-machine", map[string]any{"name": name})
+	ran := <-done
+	if ran["exitCode"] != nil || ran["running"] != false || ran["note"] == nil {
+		t.Errorf("told %v", ran)
+	}
+	if m := r.call("get-machine", map[string]any{"name": name}); m["state"] != "stopped" {
+		t.Errorf("the machine is %v", m["state"])
+	}
+}
+
+// A quota counts machines, not wishes that were taken back.
+func TestQuotaForgetsWhatIsGone(t *testing.T) {
+	r := newRig(t, rigOptions{limits: func(l *tools.Limits) { l.MaxMachines = 1 }})
+	r.memory.Fault(fleettest.Fault{Method: "Create", Times: 2, Err: &fleet.Error{Code: fleet.CodeUnreachable, Op: "create", Why: "connection reset", MaybeDone: true}})
+	for range 2 {
+		r.refused("create-machine", map[string]any{"image": "alpine:3.20"})
+	}
+	r.machine(nil)
+}
+
+// run-once does not wait for an engine that has lost its machine.
+func TestRunOnceOfALostMachine(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.memory.Fault(fleettest.Fault{Method: "Exec", Nth: 2, Err: &fleet.Error{Code: fleet.CodeUnreachable, Op: "exec", Why: "connection reset", MaybeDone: true}, Hook: func(ctx context.Context) {
+		for _, m := range r.memory.Machines() {
+			_, _ = r.memory.Delete(ctx, m.Name)
+		}
+	}})
+	begin := time.Now()
+	if text := r.refused("run-once", map[string]any{"image": "alpine:3.20", "command": "true", "timeoutSecs": 600}); !strings.HasPrefix(text, "NOT_FOUND") {
+		t.Errorf("refused with %q", text)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("after %v", took)
 	}
 }

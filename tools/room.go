@@ -27,11 +27,12 @@ func (c *call) intend(ctx context.Context, wish store.Wish) (store.Record, error
 // checkRoom counts the machines before rec: all that the fleet shows, whoever made
 // them, and those that were wished for earlier.
 func (c *call) checkRoom(ctx context.Context, rec store.Record) error {
-	machines, err := c.fleet.List(ctx)
+	// The records come first: what is confirmed between the two looks is in the list.
+	recs, err := c.recordsByName(ctx)
 	if err != nil {
 		return err
 	}
-	recs, err := c.recordsByName(ctx)
+	machines, err := c.fleet.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -40,6 +41,9 @@ func (c *call) checkRoom(ctx context.Context, rec store.Record) error {
 		before[m.Name] = true
 	}
 	for name, other := range recs {
+		if other.Phase == store.Deleting || other.Phase == store.Gone {
+			continue // it counts as long as the fleet shows it
+		}
 		before[name] = other.UID < rec.UID // ids of records are in the order of their wishes
 	}
 	var names []string

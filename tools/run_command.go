@@ -56,7 +56,7 @@ type commandLine struct {
 func (c *commandLine) UnmarshalJSON(b []byte) error {
 	var line string
 	if json.Unmarshal(b, &line) == nil {
-		*c = commandLine{argv: []string{"sh", "-c", line}, shell: true}
+		*c = commandLine{argv: []string{"/bin/sh", "-c", line}, shell: true}
 		return nil
 	}
 	return json.Unmarshal(b, &c.argv)

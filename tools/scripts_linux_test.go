@@ -101,7 +101,9 @@ func stopped(t *testing.T, r *rig, name, dir string) {
 	go func() {
 		defer close(done)
 		_, _ = r.client.CallTool(ctx, &mcp.CallToolParams{Name: "run-command", Arguments: map[string]any{
-			"name": name, "command": "setsid sh -c 'while :; do echo >>" + beat + "; sleep 0.05; done' & wait"}})
+			"name": name, "command": "beat() { while :; do echo >>" + beat + "; sleep 0.05; done; }; " +
+				"(trap '' TERM; beat) & env -i /bin/sh -c 'while :; do echo >>" + beat + "; /bin/sleep 0.05; done' & " +
+				"setsid sh -c 'while :; do echo >>" + beat + "; sleep 0.05; done' & wait"}})
 	}()
 	size := func() int64 {
 		info, err := os.Stat(beat)

@@ -7,30 +7,30 @@
 #   dir
 #   denied       and the reason on the error stream
 #   file SIZE
-upload=$1 path=$2 mode=$3 append=$4 bytes=$5
+smol_upload=$1 smol_path=$2 smol_mode=$3 smol_append=$4 smol_bytes=$5
 size() { stat -Lc %s "$1" 2>/dev/null || echo $(($(wc -c <"$1"))); }
-if [ ! -f "$upload" ] || [ "$(size "$upload")" != "$bytes" ]; then
+if [ ! -f "$smol_upload" ] || [ "$(size "$smol_upload")" != "$smol_bytes" ]; then
   echo hidden
   exit 0
 fi
 fail() {
-  rm -f "$upload"
+  rm -f "$smol_upload"
   echo "$1"
   exit 0
 }
-[ -d "$path" ] && fail dir
+[ -d "$smol_path" ] && fail dir
 # A link is written through, as an editor does, not replaced.
-if [ -L "$path" ]; then path=$(readlink -f "$path") || fail denied; fi
-if [ "$append" = 1 ]; then
-  cat "$upload" >>"$path" || fail denied
-  rm -f "$upload"
-  if [ -n "$mode" ]; then chmod "$mode" "$path"; fi
+if [ -L "$smol_path" ]; then smol_path=$(readlink -f "$smol_path") || fail denied; fi
+if [ "$smol_append" = 1 ]; then
+  cat "$smol_upload" >>"$smol_path" || fail denied
+  rm -f "$smol_upload"
+  if [ -n "$smol_mode" ]; then chmod "$smol_mode" "$smol_path"; fi
 else
-  if [ -e "$path" ]; then
-    owner=$(stat -c %u:%g "$path" 2>/dev/null) && chown "$owner" "$upload" 2>/dev/null
-    keep=$(stat -c %a "$path" 2>/dev/null) && chmod "$keep" "$upload" 2>/dev/null
+  if [ -e "$smol_path" ]; then
+    smol_owner=$(stat -c %u:%g "$smol_path" 2>/dev/null) && chown "$smol_owner" "$smol_upload" 2>/dev/null
+    smol_keep=$(stat -c %a "$smol_path" 2>/dev/null) && chmod "$smol_keep" "$smol_upload" 2>/dev/null
   fi
-  if [ -n "$mode" ]; then chmod "$mode" "$upload"; fi
-  mv -f "$upload" "$path" || fail denied
+  if [ -n "$smol_mode" ]; then chmod "$smol_mode" "$smol_upload"; fi
+  mv -f "$smol_upload" "$smol_path" || fail denied
 fi
-echo "file $(size "$path")"
+echo "file $(size "$smol_path")"

@@ -11,51 +11,51 @@
 #   stopped               stop.sh came first
 #   exit CODE BEGIN END LOST   BEGIN and END from /proc/uptime, or -; LOST is there when
 #                         the files are not any more
-id=$1 limit=$2 workdir=$3 stdin=$4 names=$5 done=$6
+smol_id=$1 smol_limit=$2 smol_workdir=$3 smol_stdin=$4 smol_names=$5 smol_done=$6
 shift 6
-if [ -n "$workdir" ]; then
-  cd "$workdir" 2>/dev/null || { echo noworkdir; exit 0; }
+if [ -n "$smol_workdir" ]; then
+  cd "$smol_workdir" 2>/dev/null || { echo noworkdir; exit 0; }
 fi
-if [ -n "$stdin" ] && [ ! -e "$stdin" ]; then
+if [ -n "$smol_stdin" ] && [ ! -e "$smol_stdin" ]; then
   echo nostdin
   exit 0
 fi
 # In a subshell: becomes the command.
-become() {
-  for name in $names; do
-    eval "export $name=\"\$SMOL_E_$name\"; unset SMOL_E_$name"
+smol_become() {
+  if [ -n "$smol_stdin" ]; then exec <"$smol_stdin"; fi
+  export SMOL_MCP_COMMAND="$smol_id"
+  for smol_name in $smol_names; do
+    eval "export $smol_name=\"\$SMOL_E_$smol_name\"; unset SMOL_E_$smol_name"
   done
-  export SMOL_MCP_COMMAND="$id"
-  if [ -n "$stdin" ]; then exec <"$stdin"; fi
   exec "$@"
 }
-if [ -z "$dir" ] || ! command -v head >/dev/null; then
+if [ -z "$smol_dir" ] || ! command -v head >/dev/null; then
   echo raw
-  become "$@"
+  smol_become "$@"
 fi
-if [ -n "$done" ]; then
-  files=
-  for old in $done; do
-    for kind in out err rc pid in stop; do files="$files .smol-mcp-$old.$kind"; done
+if [ -n "$smol_done" ]; then
+  smol_files=
+  for smol_old in $smol_done; do
+    for smol_kind in out err rc pid in stop; do smol_files="$smol_files .smol-mcp-$smol_old.$smol_kind"; done
   done
-  (cd "$dir" && exec rm -f $files) >/dev/null 2>&1 &
+  (cd "$smol_dir" && exec rm -f $smol_files) >/dev/null 2>&1 &
 fi
-f=$dir/.smol-mcp-$id
-begin=- end=-
-{ read -r begin _ </proc/uptime; } 2>/dev/null
-echo $$ >"$f.pid"
-if [ -e "$f.stop" ]; then
+smol_f=$smol_dir/.smol-mcp-$smol_id
+smol_begin=- smol_end=-
+{ read -r smol_begin _ </proc/uptime; } 2>/dev/null
+echo "$$ $smol_boot" >"$smol_f.pid"
+if [ -e "$smol_f.stop" ]; then
   echo stopped
   exit 0
 fi
 # A stop signals everything in the group; this shell stays to write the exit code down.
 trap : TERM INT HUP
-(become "$@") >"$f.out" 2>"$f.err"
-code=$?
-{ read -r end _ </proc/uptime; } 2>/dev/null
-echo "$code" >"$f.rc"
-lost=
-if [ ! -e "$f.out" ] || [ ! -e "$f.err" ]; then lost=lost; fi
-echo "exit $code $begin $end $lost"
-if [ -s "$f.err" ]; then head -c "$limit" "$f.err" >&2; fi
-if [ -s "$f.out" ]; then exec head -c "$limit" "$f.out"; fi
+(smol_become "$@") >"$smol_f.out" 2>"$smol_f.err"
+smol_code=$?
+{ read -r smol_end _ </proc/uptime; } 2>/dev/null
+{ echo "$smol_code" >"$smol_f.rc"; } 2>/dev/null
+smol_lost=
+if [ ! -e "$smol_f.out" ] || [ ! -e "$smol_f.err" ]; then smol_lost=lost; fi
+echo "exit $smol_code $smol_begin $smol_end $smol_lost"
+if [ -s "$smol_f.err" ]; then head -c "$smol_limit" "$smol_f.err" >&2; fi
+if [ -s "$smol_f.out" ]; then exec head -c "$smol_limit" "$smol_f.out"; fi
