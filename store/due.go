@@ -28,7 +28,7 @@ func (s *Store) claimDue(t *tx, c Claims) (claimed, expired []Record, err error)
 			expired = append(expired, r)
 			continue
 		}
-		if c.Limit > 0 && len(claimed) == c.Limit || c.Wanted != nil && !c.Wanted(r.Target) || !s.claimable(r, verdicts) {
+		if c.Limit > 0 && len(claimed) == c.Limit || !s.claimable(r, verdicts) || c.Wanted != nil && !c.Wanted(r.Target) {
 			continue
 		}
 		claimed = append(claimed, r)

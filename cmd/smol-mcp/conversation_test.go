@@ -338,6 +338,23 @@ func (c *conversation) kill() {
 	<-c.exited
 }
 
+// killEnginesCommand is "killengines": the engines that servers left are killed.
+func killEnginesCommand(ts *testscript.TestScript, _ bool, _ []string) {
+	killEngines(ts.Getenv("SMOLVM_DATA_DIR"))
+}
+
+// vanishesCommand is "vanishes FILE": the file goes away in time.
+func vanishesCommand(ts *testscript.TestScript, _ bool, args []string) {
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Lstat(ts.MkAbs(args[0])); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s stays", args[0])
+		}
+	}
+}
+
 // exitsCommand is "exits CODE COMMAND...": a command that ends with exactly
 // that code; what it printed is there for stdout and stderr.
 func exitsCommand(ts *testscript.TestScript, _ bool, args []string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"smol-mcp/fleet"
@@ -67,7 +68,7 @@ func wire(c *Config, log *slog.Logger) *parts {
 	local := fleet.Retry(smolvm)
 	account := accounts(c)
 	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{
-		Served:  func(string) bool { return engine.Served() }, // a sweep starts no engine
+		Served:  forLeftovers(engine),
 		Account: account,
 		Log:     log,
 	})
@@ -89,6 +90,14 @@ func wire(c *Config, log *slog.Logger) *parts {
 			{"store", st.Close},
 		},
 	}
+}
+
+// forLeftovers reports whether machines that others left may be deleted now. No
+// engine is started to look whether there are any; for those that there are it is
+// started once, since a forgotten machine costs more than an engine.
+func forLeftovers(engine *fleet.Engine) func(target string) bool {
+	var tried atomic.Bool
+	return func(string) bool { return engine.Served() || !tried.Swap(true) }
 }
 
 // accounts tells the records of one engine from those of another: a machine that one
