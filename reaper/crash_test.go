@@ -57,6 +57,7 @@ var points = []string{
 
 // T3, and the three ways to lose a net: a process dies at each place of a
 // life, then something is lost with it, then one gc has to leave nothing behind.
+// W7: also between the request to create a machine and its reply.
 func TestCrashAtEachPlace(t *testing.T) {
 	losses := map[string]func(p *places) error{
 		"both nets":    func(*places) error { return nil },
@@ -193,6 +194,7 @@ func TestReaperDies(t *testing.T) {
 
 // T4: six servers live, die and are stopped at random; then one gc has to leave
 // nothing, and no live session may have lost a machine.
+// W3: of many processes that create at once, every machine is recorded.
 func TestSoak(t *testing.T) {
 	seeds, span := []uint64{1}, 8*time.Second
 	if *long {

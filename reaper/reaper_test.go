@@ -529,6 +529,7 @@ func TestRemoveWaitsForClaimer(t *testing.T) {
 }
 
 // F21, F22: what cannot be recorded is not created.
+// W10: records that cannot be written or read do not let a machine be made without one.
 func TestNoRecordNoCreate(t *testing.T) {
 	p, w := newPlaces(t), newWorld()
 	st := p.open(t)

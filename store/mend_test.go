@@ -76,6 +76,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
+// T16.
 func TestOtherBoot(t *testing.T) {
 	for name, lose := range map[string]func(p places) error{
 		"both nets":    func(places) error { return nil },

@@ -101,6 +101,7 @@ func snapshot(t testing.TB, dir string) string {
 }
 
 // T31: another user's directory.
+// W40: nobody else can take the place of the records, nor one in a shared directory.
 func TestForeignPlaces(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make a directory of another user")

@@ -96,6 +96,7 @@ func TestDescriptions(t *testing.T) {
 }
 
 // TestAnnotations: clients gate calls by these hints, so none is left to a default.
+// W41: delete, stop and mounts can be gated.
 func TestAnnotations(t *testing.T) {
 	readOnly := []string{"get-machine", "list-machines", "machine-logs", "read-file"}
 	destructive := []string{"delete-machine", "run-command", "stop-machine", "write-file"}
