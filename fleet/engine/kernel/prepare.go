@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // Boot is what a hypervisor is given.
@@ -58,12 +59,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// dropOld removes what was prepared for other kernels and programs. Machines
-// that run have it in memory.
+// keepOld is how long what was prepared for another kernel or program is kept:
+// an engine that was started before may boot with it.
+const keepOld = 7 * 24 * time.Hour
+
+// dropOld removes what was prepared for other kernels and programs long ago.
 func dropOld(dir, key string) error {
 	all, err := filepath.Glob(filepath.Join(dir, "*-*"))
 	for _, path := range all {
-		if !strings.HasSuffix(path, key) {
+		fi, statErr := os.Stat(path)
+		if statErr == nil && !strings.HasSuffix(path, key) && time.Since(fi.ModTime()) > keepOld {
 			_ = os.Remove(path) // at the next time, then
 		}
 	}
@@ -102,7 +107,7 @@ func digest(k Kernel, guest string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintln(h, path, fi.Size(), fi.ModTime().UnixNano())
+		fmt.Fprintln(h, k.Release, fi.Size(), fi.ModTime().UnixNano())
 	}
 	f, err := os.Open(guest)
 	if err != nil {
