@@ -148,7 +148,7 @@ func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait boo
 	if err != nil {
 		return m, c.takeBack(ctx, rec, notBranchable(err))
 	}
-	c.made.note(name, origin{image: wish.Image})
+	c.made.change(name, func(origin) origin { return origin{image: wish.Image} })
 	err = c.confirmed(ctx, rec, m, func() error {
 		if !wait {
 			return nil

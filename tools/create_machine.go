@@ -140,7 +140,7 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 	if err != nil {
 		return fleet.Machine{}, c.takeBack(ctx, rec, err)
 	}
-	c.made.note(m.Name, origin{image: spec.Image, branchable: spec.Branchable})
+	c.made.change(m.Name, func(origin) origin { return origin{image: spec.Image, branchable: spec.Branchable} })
 	made := m
 	err = c.confirmed(ctx, rec, made, func() (err error) {
 		if start {

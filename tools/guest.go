@@ -63,56 +63,23 @@ type reply struct {
 	result  fleet.Result
 }
 
-// contacts remembers which machines this session has run a script in, so that a
-// boot since then is noticed without asking the fleet. Machines without a shell
-// are remembered too.
-type contacts struct {
-	mu      sync.Mutex
-	running map[string]bool
-	noShell map[string]bool
+// A contact is what a session's scripts have found out about a machine: that one
+// has run there, so that a boot since then is noticed without asking the fleet,
+// or that it has no shell to run one with.
+type contact struct{ met, noShell bool }
+
+func (c *call) met(name string) {
+	c.contacts.change(name, func(k contact) contact { k.met = true; return k })
 }
 
-func (c *contacts) known(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.running[name]
-}
-
-func (c *contacts) met(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.running == nil {
-		c.running = map[string]bool{}
-	}
-	c.running[name] = true
-}
-
-func (c *contacts) lacksShell(name string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.noShell[name]
-}
-
-func (c *contacts) noteNoShell(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.noShell == nil {
-		c.noShell = map[string]bool{}
-	}
-	c.noShell[name] = true
-}
-
-func (c *contacts) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.running, name)
-	delete(c.noShell, name)
+func (c *call) noShell(name string) {
+	c.contacts.change(name, func(k contact) contact { k.noShell = true; return k })
 }
 
 // runs reports whether the machine was running before this call, by asking the
 // fleet where no earlier call of this session can tell.
 func (c *call) runs(ctx context.Context, name string) (bool, error) {
-	if c.contacts.known(name) {
+	if c.contacts.of(name).met {
 		return true, nil
 	}
 	m, err := c.fleet.Get(ctx, name)
@@ -125,7 +92,7 @@ func (c *call) runs(ctx context.Context, name string) (bool, error) {
 // inGuest runs a script in a machine with one request. cmd gives all but the
 // argv; args follow the script.
 func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Command, args ...string) (reply, error) {
-	if c.contacts.lacksShell(name) {
+	if c.contacts.of(name).noShell {
 		return reply{}, errNoShell
 	}
 	ran, err := c.runs(ctx, name)
@@ -136,10 +103,10 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 	res, err := c.fleet.Exec(ctx, name, cmd)
 	if err != nil {
 		if isNoShell(err.Error()) {
-			c.contacts.noteNoShell(name)
+			c.noShell(name)
 			return reply{}, errNoShell
 		}
-		if !c.contacts.known(name) {
+		if !c.contacts.of(name).met {
 			err = notLoaded(name, err)
 		}
 		return reply{started: !ran}, err
@@ -147,14 +114,14 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 	r, up, err := parseReply(res)
 	if err != nil {
 		if isNoShell(string(res.Stderr)) {
-			c.contacts.noteNoShell(name)
+			c.noShell(name)
 			return reply{}, errNoShell
 		}
 		return reply{started: !ran, result: res}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,
 			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr))), MaybeDone: true}
 	}
-	known := c.contacts.known(name)
-	c.contacts.met(name)
+	known := c.contacts.of(name).met
+	c.met(name)
 	r.started = !up && (known || !ran)
 	return r, nil
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"smol-mcp/fleet"
@@ -54,7 +53,7 @@ func (c *call) run(ctx context.Context, name string, j job) (runOut, error) {
 	}
 	out := c.outcome(name, e)
 	if e.code != nil && !out.Truncated {
-		c.jobs.finished(name, id)
+		c.finished.change(name, func(ids []string) []string { return append(ids, id) })
 	}
 	return out, nil
 }
@@ -108,7 +107,7 @@ func isVariable(name string) bool {
 // attempt sends the job and makes sense of what comes back.
 func (c *call) attempt(ctx context.Context, name, id string, j job) (e ending, err error) {
 	e, file := ending{id: id}, ""
-	if len(j.stdin) > fleet.MaxStdin && !c.contacts.lacksShell(name) {
+	if len(j.stdin) > fleet.MaxStdin && !c.contacts.of(name).noShell {
 		// The upload starts a machine that is off, so this is the moment to look.
 		var ran bool
 		if ran, err = c.runs(ctx, name); err != nil {
@@ -125,7 +124,7 @@ func (c *call) attempt(ctx context.Context, name, id string, j job) (e ending, e
 			}
 		}()
 	}
-	cmd, args := j.request(id, file, c.opts.Limits.MaxOutputBytes+1, c.jobs.takeDone(name))
+	cmd, args := j.request(id, file, c.opts.Limits.MaxOutputBytes+1, c.toRemove(name))
 	c.stage("running the command in %s", name)
 	begin := time.Now()
 	r, err := c.dispatch(ctx, name, j, cmd, args)
@@ -245,39 +244,15 @@ func uptimes(begin, end string) (time.Duration, bool) {
 	return time.Duration((e - b) * float64(time.Second)), true
 }
 
-// jobs remembers the commands whose output was told in full: the next command in
-// their machine removes their files, some at a time, since that takes a process.
-type jobs struct {
-	mu   sync.Mutex
-	done map[string][]string // ids, by machine
-}
-
-// doneAtOnce is how many commands' files are left before they are removed.
+// doneAtOnce is how many commands' files are left in a machine before the next
+// command there removes them, since that takes a process.
 const doneAtOnce = 16
 
-func (j *jobs) finished(machine, id string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.done == nil {
-		j.done = map[string][]string{}
-	}
-	j.done[machine] = append(j.done[machine], id)
-}
-
-// takeDone returns ids, separated by spaces, once there are enough of them.
-func (j *jobs) takeDone(machine string) string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	ids := j.done[machine]
-	if len(ids) < doneAtOnce {
+// toRemove returns the ids of commands whose files are not needed any more, once
+// there are enough of them.
+func (c *call) toRemove(machine string) string {
+	if len(c.finished.of(machine)) < doneAtOnce {
 		return ""
 	}
-	delete(j.done, machine)
-	return strings.Join(ids, " ")
-}
-
-func (j *jobs) forget(machine string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.done, machine)
+	return strings.Join(c.finished.take(machine), " ")
 }

@@ -63,7 +63,7 @@ func (c *call) list(ctx context.Context, in listIn) (listOut, error) {
 			out.Machines = append(out.Machines, v)
 		}
 	}
-	if missing := confirmed(recs); len(missing) > 0 {
+	if missing := readyNames(recs); len(missing) > 0 {
 		out.Problems = append(out.Problems, problem{c.fleet.Target(),
 			"recorded but not listed by the fleet: " + strings.Join(missing, ", ") + "; they may be gone, or the engine may have lost sight of them"})
 	}
@@ -82,8 +82,8 @@ func (c *call) recordsByName(ctx context.Context) (map[string]*store.Record, err
 	return byName, err
 }
 
-// confirmed returns the names of the records that say a machine exists.
-func confirmed(recs map[string]*store.Record) []string {
+// readyNames returns the names of the records that say a machine exists.
+func readyNames(recs map[string]*store.Record) []string {
 	var names []string
 	for name, rec := range recs {
 		if rec.Phase == store.Ready {

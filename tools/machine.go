@@ -3,7 +3,6 @@ package tools
 import (
 	"context"
 	"crypto/rand"
-	"sync"
 	"time"
 
 	"smol-mcp/fleet"
@@ -33,38 +32,10 @@ type machine struct {
 
 // An origin is what a machine was made with and fleets do not tell: smolvm before
 // September 2026 does not report the image, and whether a machine
-// may be branched has to be said at each start.
+// may be branched has to be said at each start. Machines that are kept have no record.
 type origin struct {
 	image      string
 	branchable bool
-}
-
-// origins remembers them for the machines that this session made: those that are
-// kept have no record.
-type origins struct {
-	mu   sync.Mutex
-	made map[string]origin
-}
-
-func (i *origins) note(name string, o origin) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.made == nil {
-		i.made = map[string]origin{}
-	}
-	i.made[name] = o
-}
-
-func (i *origins) forget(name string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.made, name)
-}
-
-func (i *origins) of(name string) origin {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.made[name]
 }
 
 // show joins what the fleet says of a machine with what the records say. rec is
@@ -128,9 +99,9 @@ func (s *Session) keyOf(f fleet.Fleet, name string) store.Key {
 
 // forget drops what this session knew of a machine that goes.
 func (c *call) forget(name string) {
-	c.contacts.forget(name)
-	c.jobs.forget(name)
-	c.made.forget(name)
+	c.contacts.take(name)
+	c.finished.take(name)
+	c.made.take(name)
 }
 
 func (c *call) key(name string) store.Key {

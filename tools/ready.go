@@ -23,7 +23,7 @@ const (
 func (c *call) waitReady(ctx context.Context, name string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errReadyLimit)
 	defer cancel()
-	c.contacts.met(name) // it was just started: no need to ask whether it runs
+	c.met(name) // it was just started: no need to ask whether it runs
 	var last error
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		_, err := c.inGuest(ctx, name, scripts.probe(), fleet.Command{Timeout: probeTimeout, Brief: true})
@@ -57,7 +57,7 @@ func (c *call) answersTrue(ctx context.Context, name string, err error) bool {
 	if err != nil || res.ExitCode != 0 {
 		return false
 	}
-	c.contacts.noteNoShell(name)
+	c.noShell(name)
 	return true
 }
 

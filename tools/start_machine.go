@@ -36,7 +36,7 @@ func (c *call) start(ctx context.Context, in startIn) (startOut, error) {
 	if err != nil {
 		return startOut{}, c.nearby(ctx, in.Name, err)
 	}
-	c.contacts.forget(in.Name) // what runs in it now is new
+	c.contacts.take(in.Name) // what runs in it now is new
 	wait := in.Wait == nil || *in.Wait
 	if wait {
 		c.stage("waiting until %s answers", in.Name)

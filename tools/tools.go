@@ -62,9 +62,9 @@ type Session struct {
 	opts     Options
 	records  *store.Session
 	server   *mcp.Server
-	contacts contacts
-	made     origins
-	jobs     jobs
+	contacts byMachine[contact]
+	made     byMachine[origin]
+	finished byMachine[[]string] // ids of commands that were told in full
 	followed followers
 
 	over    context.Context // ends with the session, and with it every call

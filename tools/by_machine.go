@@ -1,0 +1,35 @@
+package tools
+
+import "sync"
+
+// byMachine is what a session remembers of machines, by name.
+type byMachine[T any] struct {
+	mu   sync.Mutex
+	held map[string]T
+}
+
+// of returns what is remembered of a machine: zero when nothing is.
+func (b *byMachine[T]) of(name string) T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.held[name]
+}
+
+// change replaces what is remembered of a machine.
+func (b *byMachine[T]) change(name string, to func(T) T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.held == nil {
+		b.held = map[string]T{}
+	}
+	b.held[name] = to(b.held[name])
+}
+
+// take returns what is remembered of a machine, and forgets it.
+func (b *byMachine[T]) take(name string) T {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v := b.held[name]
+	delete(b.held, name)
+	return v
+}
