@@ -80,6 +80,8 @@ func nextStep(e *fleet.Error) string {
 		return "try again; if it goes on, the engine's log says more (smol-mcp status names the directory)"
 	case fleet.CodeUnavailable:
 		return "fix the cause and call again: each call looks anew"
+	case fleet.CodeUnsupported:
+		return "do without it; the resource smol://targets lists what this engine cannot do"
 	case fleet.CodeRateLimited:
 		return "wait and try again"
 	}
