@@ -79,6 +79,7 @@ func serve(args []string, stdout, stderr io.Writer) error {
 	f.StringVar(&o.Kernel, "kernel", "", "kernel `file` for machines, with its modules beside it")
 	f.StringVar(&o.Guest, "guest", "", "smol-guest `program`")
 	f.StringVar(&o.Accel, "accel", "", "`kvm`, hvf or tcg; by default what boots a guest")
+	f.BoolVar(&o.Cold, "cold", false, "boot every machine, and keep no templates to start from")
 	verbose := f.Bool("v", false, "log every request")
 	if err := f.Parse(args); err != nil {
 		return err

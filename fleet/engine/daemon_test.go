@@ -5,6 +5,7 @@ package engine_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -60,7 +61,8 @@ func (p *program) exec(t *testing.T) {
 
 func (p *program) command() *exec.Cmd {
 	o := p.opts
-	return exec.Command(shared.daemon, "serve", "--listen", o.Listen, "--data", o.Data, "--cache", o.Cache, "--kernel", o.Kernel, "--guest", o.Guest, "--accel", "tcg")
+	return exec.Command(shared.daemon, "serve", "--listen", o.Listen, "--data", o.Data, "--cache", o.Cache, "--kernel", o.Kernel, "--guest", o.Guest,
+		"--accel", "tcg", fmt.Sprintf("--cold=%v", o.Cold))
 }
 
 // testWriter logs until its test has ended.

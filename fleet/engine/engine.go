@@ -39,6 +39,7 @@ type Options struct {
 	Kernel    string // file
 	Guest     string // the smol-guest program
 	Accel     string // kvm, hvf or tcg
+	Cold      bool   // boot every machine; keep no templates
 	MaxImages int64  // bytes of prepared images that are kept; 0 is DefaultMaxImages
 	Log       *slog.Logger
 	Ready     func() // called when it listens
@@ -119,7 +120,7 @@ func Serve(ctx context.Context, opts Options) error {
 	}
 	machines, err := machine.Open(ctx, machine.Options{
 		Data: opts.Data, Cache: opts.Cache, QEMU: opts.QEMU, Kernel: opts.Kernel, Guest: opts.Guest,
-		Accel: opts.Accel, Images: store, Log: opts.Log,
+		Accel: opts.Accel, Cold: opts.Cold, Images: store, Log: opts.Log,
 	})
 	if err != nil {
 		return err

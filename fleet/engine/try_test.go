@@ -122,7 +122,7 @@ func must(t *testing.T, err error) {
 }
 
 // debianImage is assembled from the packages of the distribution.
-func debianImage(t *testing.T) v1.Image {
+func debianImage(t *testing.T, more ...string) v1.Image {
 	t.Helper()
 	for _, program := range []string{"apt-get", "apt-cache", "dpkg-deb"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -131,7 +131,7 @@ func debianImage(t *testing.T) v1.Image {
 	}
 	dir := t.TempDir()
 	must(t, os.Chmod(dir, 0o755))
-	list := closure(t, "dash", "coreutils", "sed", "grep", "python3-minimal", "base-files")
+	list := closure(t, append(more, "dash", "coreutils", "sed", "grep", "python3-minimal", "base-files")...)
 	download := exec.Command("apt-get", append([]string{"-q", "-o", "APT::Sandbox::User=root", "download"}, list...)...)
 	download.Dir = dir
 	if out, err := download.CombinedOutput(); err != nil {

@@ -43,6 +43,7 @@ type Options struct {
 	Kernel string // path; empty looks in Cache, then in /boot
 	Guest  string // the smol-guest program; empty looks beside this program, then on PATH
 	Accel  string // kvm, hvf or tcg; empty finds out by booting
+	Cold   bool   // boot every machine; keep no templates
 	Images *image.Store
 	Log    *slog.Logger
 }

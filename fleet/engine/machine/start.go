@@ -111,16 +111,18 @@ func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) erro
 	defer cancel()
 	r := m.seen(mach)
 	v := vm{dir: mach.dir, uuid: newUUID(), memoryMB: r.MemoryMB, cpus: r.CPUs, image: img.Disk, disk: filepath.Join(mach.dir, "disk.raw")}
-	template, err := m.template(ctx, r.MemoryMB, r.CPUs)
-	if err != nil {
-		if ctx.Err() != nil {
+	template := ""
+	if !m.opts.Cold {
+		var err error
+		if template, err = m.template(ctx, r.MemoryMB, r.CPUs); err == nil {
+			v.ram, v.incoming = filepath.Join(template, "ram"), true
+		} else if ctx.Err() != nil {
 			return err
+		} else {
+			m.opts.Log.Warn("no template, so the machine boots by itself", "machine", r.Name, "err", err)
 		}
-		m.opts.Log.Warn("no template, so the machine boots by itself", "machine", r.Name, "err", err)
-	} else {
-		v.ram, v.incoming = filepath.Join(template, "ram"), true
 	}
-	err = mach.change(func(r *Record) {
+	err := mach.change(func(r *Record) {
 		r.State, r.UUID, r.Process, r.Digest, r.Manifest = Starting, v.uuid, nil, img.Digest, img.Manifest
 	})
 	if err != nil {
