@@ -122,36 +122,76 @@ func TestKilledInTemplate(t *testing.T) {
 	}
 }
 
-// The engine is killed while it fetches an image.
-func TestKilledInImage(t *testing.T) {
-	var mu sync.Mutex
-	hold := make(chan struct{}) // closed when blobs may pass
-	asked := make(chan struct{}, 100)
+// slowRegistry holds blobs back until hold is closed, and tells of each on asked.
+func slowRegistry(t *testing.T) (ref string, hold, asked chan struct{}) {
+	t.Helper()
+	needMachines(t)
+	hold, asked = make(chan struct{}), make(chan struct{}, 100)
 	inner := registry.New(registry.Logger(quiet()))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/") {
-			mu.Lock()
-			wait := hold
-			mu.Unlock()
 			asked <- struct{}{}
 			select {
-			case <-wait:
+			case <-hold:
 			case <-r.Context().Done():
 				return
 			}
 		}
 		inner.ServeHTTP(w, r)
 	}))
-	defer server.Close()
-	ref := strings.TrimPrefix(server.URL, "http://") + "/test/image:1"
+	t.Cleanup(server.Close)
+	ref = strings.TrimPrefix(server.URL, "http://") + "/test/image:1"
 	tag, err := name.ParseReference(ref)
-	if err != nil {
+	must(t, err)
+	must(t, remote.Write(tag, busyboxImage(t, nil)))
+	return ref, hold, asked
+}
+
+// A delete does not wait for the image of a start that goes on.
+func TestDeletedInImage(t *testing.T) {
+	ref, hold, asked := slowRegistry(t)
+	defer close(hold)
+	d := start(t)
+	f := d.client(t)
+	if _, err := f.Create(t.Context(), fleet.Spec{Name: "vm", Image: ref, MemoryMB: 512, CPUs: 1}); err != nil {
 		t.Fatal(err)
 	}
-	needMachines(t)
-	if err := remote.Write(tag, busyboxImage(t, nil)); err != nil {
-		t.Fatal(err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := f.Start(t.Context(), "vm", fleet.StartOptions{}); err == nil {
+			t.Error("a machine without an image was started")
+		}
+	})
+	<-asked
+	begun := time.Now()
+	if _, err := f.Delete(t.Context(), "vm"); err != nil || time.Since(begun) > 5*time.Second {
+		t.Errorf("after %v: %v", time.Since(begun), err)
 	}
+	wg.Wait()
+}
+
+// A guest that hangs is out of reach, and is there again when it goes on.
+func TestGuestHangs(t *testing.T) {
+	d := start(t)
+	f := d.client(t)
+	vm := booted(t, f, fleet.Spec{Name: "vm"})
+	pid := d.record(t, vm).Process.PID
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	if s := state(t, f, vm); s != fleet.Unreachable {
+		t.Errorf("a machine that hangs is %s", s)
+	}
+	_, err := f.Exec(t.Context(), vm, fleet.Command{Argv: []string{"true"}, Timeout: time.Second})
+	if fleet.CodeOf(err) != fleet.CodeTimeout || !fleet.MaybeDone(err) {
+		t.Errorf("a command in it: %v", err)
+	}
+	must(t, syscall.Kill(pid, syscall.SIGCONT))
+	eventually(t, "it is there again", func() bool { return state(t, f, vm) == fleet.Running })
+	sh(t, f, vm, "true")
+}
+
+// The engine is killed while it fetches an image.
+func TestKilledInImage(t *testing.T) {
+	ref, hold, asked := slowRegistry(t)
 	p := spawn(t, func(p *program) { p.opts.Cache = filepath.Dir(p.opts.Data) + "/cache" })
 	f := p.client(t)
 	if _, err := f.Create(t.Context(), fleet.Spec{Name: "vm", Image: ref, MemoryMB: 512, CPUs: 1}); err != nil {

@@ -33,6 +33,9 @@ const maxOutput = 11 << 20
 // timedOut is the exit code of a command that its timeout ended.
 const timedOut = 124
 
+// guestSlack is how much longer than a command's timeout the guest may take to end it.
+const guestSlack = 10 * time.Second
+
 // program checks a request.
 func (e *execRequest) program() (agent.Exec, error) {
 	p := agent.Exec{Argv: e.Command, Dir: e.Workdir, Background: e.Background}
@@ -98,6 +101,12 @@ func (s *server) run(ctx context.Context, name string, p agent.Exec, stdin *stri
 	var in io.Reader
 	if stdin != nil && !p.Background {
 		in = strings.NewReader(*stdin)
+	}
+	if p.TimeoutMS > 0 {
+		limit := time.Duration(p.TimeoutMS)*time.Millisecond + guestSlack
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest timed out: it did not end the command within %v", limit))
+		defer cancel()
 	}
 	stdout, stderr := &output{}, &output{}
 	exit, err := c.Exec(ctx, p, in, stdout, stderr)

@@ -36,8 +36,18 @@ func (m *Manager) Create(spec Spec) (Record, error) {
 	return vm.record, nil
 }
 
-// Delete ends a machine at once and removes all of it.
+// Delete ends a machine at once and removes all of it. A start that goes on is cut
+// short.
 func (m *Manager) Delete(name string) error {
+	vm, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	vm.mu.Lock()
+	if vm.abort != nil {
+		vm.abort(errors.New("the machine is being deleted"))
+	}
+	vm.mu.Unlock()
 	vm, release, err := m.claim(name)
 	if err != nil {
 		return err

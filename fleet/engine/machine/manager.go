@@ -82,7 +82,8 @@ type machine struct {
 
 	mu     sync.Mutex
 	record Record
-	gone   bool // deleted
+	gone   bool                    // deleted
+	abort  context.CancelCauseFunc // of a start that goes on
 	link   *link
 	ports  *forwards
 }

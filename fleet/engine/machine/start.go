@@ -28,6 +28,8 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 		return Record{}, err
 	}
 	defer release()
+	ctx, cancel := vm.abortable(ctx)
+	defer cancel(nil)
 	r := m.seen(vm)
 	if r.State == Running {
 		if m.answers(ctx, vm) {
@@ -60,6 +62,15 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 	vm.mu.Unlock()
 	m.opts.Log.Info("machine started", "machine", name, "took", time.Since(begun).Round(time.Millisecond))
 	return m.seen(vm), nil
+}
+
+// abortable returns a context that ends when the machine is deleted.
+func (vm *machine) abortable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	vm.abort = cancel // of an earlier start it is spent
+	return ctx, cancel
 }
 
 // image returns what is under the machine's disk. After the first start that is

@@ -148,15 +148,17 @@ func (m *Manager) warm(ctx context.Context, dir string, p *process) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch, stop := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer stop()
-	go func() {
+	watching.Go(func() {
 		for watch.Err() == nil {
 			if awaitEnd(watch, p.PID, p.Begun, time.Minute) && watch.Err() == nil {
 				cancel(m.ended(dir))
 				return
 			}
 		}
-	}()
+	})
 	l := newLink(dir)
 	defer l.close()
 	c, err := l.get(ctx)
