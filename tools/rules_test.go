@@ -58,8 +58,8 @@ func TestEnvironmentDoesNotReachOurScripts(t *testing.T) {
 	if ran["stdout"] != "/nowhere:$PATH\n" {
 		t.Errorf("PATH: %v", ran)
 	}
-	ran = r.call("run-command", map[string]any{"name": name, "command": "mkdir -p /work/t; head -c 200000 /dev/zero | tr '\\0' y; echo $TMPDIR >&2", "env": map[string]any{"TMPDIR": "/work/t", "dir": "x", "f": "y", "IFS": ":"}})
-	if ran["stdoutBytes"] != 200000.0 || ran["truncated"] != true || ran["stderr"] != "/work/t\n" || ran["startedMachine"] != false {
+	ran = r.call("run-command", map[string]any{"name": name, "command": "mkdir -p /data/t; head -c 200000 /dev/zero | tr '\\0' y; echo $TMPDIR >&2", "env": map[string]any{"TMPDIR": "/data/t", "dir": "x", "f": "y", "IFS": ":"}})
+	if ran["stdoutBytes"] != 200000.0 || ran["truncated"] != true || ran["stderr"] != "/data/t\n" || ran["startedMachine"] != false {
 		t.Errorf("TMPDIR: %v bytes, stderr %v, started %v", ran["stdoutBytes"], ran["stderr"], ran["startedMachine"])
 	}
 	if got := r.run(name, "echo $dir$f$SMOL_E_PATH$id; echo still here")["stdout"]; got != "\nstill here\n" {
