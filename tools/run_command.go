@@ -71,10 +71,9 @@ func commandArguments(l Limits) []field {
 			{Type: "array", Items: &jsonschema.Schema{Type: "string"}, MinItems: jsonschema.Ptr(1)},
 		},
 	}
-	most := int(l.MaxExecTimeout / time.Second)
 	return []field{
 		required("command", command),
-		optional("timeoutSecs", between(fmt.Sprintf("Seconds after which it is killed, 1 to %d. Default: %d.", most, l.ExecTimeout/time.Second), 1, most)),
+		optional("timeoutSecs", between(fmt.Sprintf("Seconds after which it is killed, 1 to %d. Default: %d.", l.MaxExecTimeout/time.Second, l.ExecTimeout/time.Second), 1, longestTimeout)),
 		optional("workdir", text("Absolute guest directory to run in. Default: the image's.")),
 		optional("env", dict("Environment to add: name to value.")),
 		optional("stdin", text("Standard input, up to 10 MiB. Default: empty; there is no terminal.")),
@@ -135,6 +134,10 @@ func (c *call) runNamed(ctx context.Context, in runIn) (runOut, error) {
 	out, err := c.run(ctx, in.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: wait})
 	return out, c.nearby(ctx, in.Name, err)
 }
+
+// longestTimeout bounds timeoutSecs in the schema: over the ceiling of the settings
+// the answer is TIMEOUT_TOO_LONG, which says what to do instead.
+const longestTimeout = 24 * 3600
 
 // timeout is the time that a command gets.
 func (c *call) timeout(secs int) (time.Duration, error) {

@@ -62,7 +62,7 @@ func TestEndings(t *testing.T) {
 	if text := r.refused("run-command", map[string]any{"name": name, "command": "true", "workdir": "/none"}); !strings.HasPrefix(text, "NOT_FOUND") {
 		t.Errorf("a missing workdir: %q", text)
 	}
-	if text := r.refused("run-command", map[string]any{"name": name, "command": "true", "timeoutSecs": 901}); !strings.Contains(text, "900") {
+	if text := r.refused("run-command", map[string]any{"name": name, "command": "true", "timeoutSecs": 901}); !strings.HasPrefix(text, "TIMEOUT_TOO_LONG") || !strings.Contains(text, "15m") {
 		t.Errorf("over the ceiling: %q", text)
 	}
 }
