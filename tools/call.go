@@ -13,8 +13,6 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
-
-	"smol-mcp/fleet"
 )
 
 // A tool is its words, its schemas and what it does.
@@ -61,7 +59,7 @@ func plainNumbers(arguments json.RawMessage) json.RawMessage {
 // call is one tool call on its way.
 type call struct {
 	*Session
-	fleet fleet.Fleet
+	*site                                  // of the machines that it is about
 	stage func(format string, args ...any) // what the call waits for, told to the client
 	links []mcp.Content                    // go behind the text
 }
@@ -89,7 +87,7 @@ func (s *Session) handler(t tool) mcp.ToolHandler {
 		}
 		stage, stop := s.progress(ctx, req)
 		defer stop()
-		c := &call{Session: s, fleet: s.opts.Fleets[0], stage: stage}
+		c := &call{Session: s, site: s.sites[0], stage: stage}
 		c.adopt(ctx, t, arguments)
 		out, err := t.call(ctx, c, arguments)
 		if err != nil {

@@ -62,9 +62,7 @@ type Session struct {
 	opts     Options
 	records  *store.Session
 	server   *mcp.Server
-	contacts byMachine[contact]
-	made     byMachine[origin]
-	finished byMachine[[]string] // ids of commands that were told in full
+	sites    []*site // one for each of Options.Fleets, in their order
 	followed followers
 
 	over    context.Context // ends with the session, and with it every call
@@ -75,10 +73,21 @@ type Session struct {
 	waits   work // for commands whose call has stopped waiting
 }
 
+// A site is a fleet and what one session knows of its machines.
+type site struct {
+	fleet    fleet.Fleet
+	contacts byMachine[contact]
+	made     byMachine[origin]
+	finished byMachine[[]string] // ids of commands that were told in full
+}
+
 // New makes the server of one session. kind is "stdio" or "http". Nothing is
 // written or started before the first call of a tool.
 func New(opts Options, kind string) *Session {
 	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork(), waits: newWork()}
+	for _, f := range opts.Fleets {
+		s.sites = append(s.sites, &site{fleet: f})
+	}
 	s.over, s.end = context.WithCancelCause(context.Background())
 	s.server = s.newServer()
 	return s
