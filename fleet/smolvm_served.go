@@ -32,6 +32,7 @@ type features struct {
 	branchRoute     string // below the source machine
 	branchableQuery string // the query of start that makes a machine branchable
 	freezeSource    bool   // a branch says whether its source stops
+	parts           bool   // files are read in parts
 	whyNoBranch     string
 }
 
@@ -158,6 +159,7 @@ func readFeatures(h health, doc []byte, hostOS string) (*features, error) {
 	f.Mounts = api.field("CreateMachineRequest", "mounts")
 	f.Overlay = api.field("CreateMachineRequest", "overlayGb")
 	f.Cmd = api.field("CreateMachineRequest", "cmd")
+	f.parts = api.header("GET", "/files/{path}", "Range")
 	f.branchableQuery = "forkable"
 	if api.parameter("POST", "/start", "branchable") {
 		f.branchableQuery = "branchable"

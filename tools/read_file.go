@@ -74,6 +74,10 @@ func (c *call) read(ctx context.Context, in readIn) (readOut, error) {
 	if in.Length > 0 {
 		length = min(length, in.Length)
 	}
+	part, done, err := c.readPart(ctx, in, length)
+	if done {
+		return part, err
+	}
 	// A page ends between characters, so a few bytes more than asked must be known.
 	skip := in.Offset / block
 	count := (in.Offset%block+int64(length)+utf8.UTFMax)/block + 1
@@ -85,7 +89,7 @@ func (c *call) read(ctx context.Context, in readIn) (readOut, error) {
 	if err != nil {
 		return out, c.nearby(ctx, in.Name, err)
 	}
-	out.StartedMachine = r.started
+	out.StartedMachine = r.started || part.StartedMachine
 	switch r.word(0) {
 	case "file":
 		size, err := strconv.ParseInt(r.word(1), 10, 64)
@@ -102,6 +106,31 @@ func (c *call) read(ctx context.Context, in readIn) (readOut, error) {
 		return c.listing(out, r.stdout), nil
 	}
 	return out, noFile(in.Path, r)
+}
+
+// readPart reads a page without a command in the guest, where the fleet can. It is
+// not done when that failed in a way that the script explains, or reads better: a
+// directory, a missing file, a page behind the end.
+func (c *call) readPart(ctx context.Context, in readIn, length int) (out readOut, done bool, err error) {
+	reader, ok := c.fleet.(fleet.PartReader)
+	if !ok {
+		return out, false, nil
+	}
+	var known bytes.Buffer
+	part, err := reader.DownloadPart(ctx, in.Name, in.Path, &known, in.Offset, int64(length+utf8.UTFMax))
+	if part.Started { // by us; a script that finds no mark of ours must not take it for its own doing
+		c.contacts.change(in.Name, func(k contact) contact { k.met = false; return k })
+	}
+	out = readOut{Path: in.Path, Encoding: "utf8", Offset: in.Offset, StartedMachine: part.Started}
+	switch fleet.CodeOf(err) {
+	case "":
+	case fleet.CodeUnsupported, fleet.CodeInvalid, fleet.CodeNotFound, fleet.CodeInternal:
+		return out, false, nil
+	default:
+		return out, true, c.nearby(ctx, in.Name, err)
+	}
+	out, err = c.page(out, in, known.Bytes(), part.Size, length)
+	return out, true, err
 }
 
 // maxEntries bounds the entries of a directory in one answer.

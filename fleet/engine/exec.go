@@ -56,19 +56,17 @@ func (e *execRequest) program() (agent.Exec, error) {
 }
 
 // guest brings a machine to running and adds what it says for every program.
-func (s *server) guest(ctx context.Context, name string, p *agent.Exec) (*agent.Client, error) {
-	c, rec, err := s.machines.Agent(ctx, name)
+func (s *server) guest(ctx context.Context, name string, p *agent.Exec) (machine.Guest, error) {
+	g, err := s.machines.Guest(ctx, name)
+	if err != nil || p == nil {
+		return g, err
+	}
+	img, err := s.machines.Image(g.Record)
 	if err != nil {
-		return nil, err
+		return g, fmt.Errorf("its image is gone: %w", err)
 	}
-	if p != nil {
-		img, err := s.machines.Image(rec)
-		if err != nil {
-			return nil, fmt.Errorf("its image is gone: %w", err)
-		}
-		*p = machine.Process(rec, img, *p)
-	}
-	return c, nil
+	*p = machine.Process(g.Record, img, *p)
+	return g, nil
 }
 
 // exec runs a command to its end, also when the client does not wait for it.
@@ -169,7 +167,7 @@ func (s *server) execStream(w http.ResponseWriter, r *call) error {
 	}
 	p.Background = false
 	name := r.vars["name"]
-	c, err := detached(s, r, func(ctx context.Context) (*agent.Client, error) { return s.guest(ctx, name, &p) })
+	c, err := detached(s, r, func(ctx context.Context) (machine.Guest, error) { return s.guest(ctx, name, &p) })
 	if err != nil {
 		return failed("exec", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"smol-mcp/fleet/engine/agent"
+	"smol-mcp/fleet/engine/machine"
 )
 
 // filePath is the absolute path of a file in the guest.
@@ -29,15 +30,21 @@ func filePath(r *call) (string, error) {
 	return path.Clean("/" + p), nil
 }
 
-// openGuest brings a machine to running for a request about a file of it.
-func (s *server) openGuest(r *call) (*agent.Client, func(), error) {
+// startedHeader tells whether a machine was started for a request about a file.
+// smolvm has no such thing.
+const startedHeader = "X-Machine-Started"
+
+// openGuest brings a machine to running for a request about a file of it. The answer
+// tells whether that took a start.
+func (s *server) openGuest(w http.ResponseWriter, r *call) (machine.Guest, func(), error) {
 	name := r.vars["name"]
-	c, err := detached(s, r, func(ctx context.Context) (*agent.Client, error) { return s.guest(ctx, name, nil) })
+	g, err := detached(s, r, func(ctx context.Context) (machine.Guest, error) { return s.guest(ctx, name, nil) })
 	if err != nil {
-		return nil, nil, err
+		return g, nil, err
 	}
+	w.Header().Set(startedHeader, strconv.FormatBool(g.Started))
 	leave, err := s.slot(r.Context(), name)
-	return c, leave, err
+	return g, leave, err
 }
 
 // upload streams a body into a file. The file is there when all of it has come.
@@ -49,7 +56,7 @@ func (s *server) upload(w http.ResponseWriter, r *call) error {
 	if r.ContentLength > fileLimit {
 		return plain(http.StatusRequestEntityTooLarge, "Failed to buffer the request body: length limit exceeded")
 	}
-	c, leave, err := s.openGuest(r)
+	c, leave, err := s.openGuest(w, r)
 	if err != nil {
 		return failed("write file: "+p, err)
 	}
@@ -96,7 +103,7 @@ func (s *server) download(w http.ResponseWriter, r *call) error {
 	if part != nil {
 		want.Offset, want.Limit = part.first, part.count
 	}
-	c, leave, err := s.openGuest(r)
+	c, leave, err := s.openGuest(w, r)
 	if err != nil {
 		return failed("read file: "+p, err)
 	}
@@ -107,13 +114,16 @@ func (s *server) download(w http.ResponseWriter, r *call) error {
 			begun = true
 			return nil, answer(w, map[string]any{"entries": head.Entries})
 		}
+		w.Header().Set("Accept-Ranges", "bytes")
+		if part != nil && head.Total > 0 && head.Size == 0 {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", head.Total))
+			return nil, plain(http.StatusRequestedRangeNotSatisfiable, "the file has %d bytes", head.Total)
+		}
 		begun = true
 		w.Header().Set("Content-Type", "application/octet-stream")
 		w.Header().Set("Content-Length", strconv.FormatInt(head.Size, 10))
-		w.Header().Set("Accept-Ranges", "bytes")
-		if part != nil {
-			// The size of all of the file is not asked for: it may grow.
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/*", part.first, part.first+max(head.Size, 1)-1))
+		if part != nil && head.Size > 0 { // of an empty file all of it comes
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", part.first, part.first+head.Size-1, max(head.Total, part.first+head.Size)))
 			w.WriteHeader(http.StatusPartialContent)
 		}
 		return w, nil

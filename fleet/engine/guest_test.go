@@ -166,7 +166,7 @@ func TestFiles(t *testing.T) {
 	d := start(t)
 	f := d.client(t)
 	vm := booted(t, f, fleet.Spec{Name: "vm"})
-	sh(t, f, vm, "mkdir -p /d/sub; printf 0123456789 >/d/file; chown 5:6 /d/file; chmod 4751 /d/file; ln -s file /d/link; ln -s nowhere /d/dangling; mkfifo /d/fifo")
+	sh(t, f, vm, "mkdir -p /d/sub; printf 0123456789 >/d/file; chown 5:6 /d/file; chmod 4751 /d/file; ln -s file /d/link; : >/d/empty; ln -s nowhere /d/dangling; mkfifo /d/fifo")
 	const files = "/api/v1/machines/vm/files/d/"
 	for _, c := range []struct {
 		what, path, part string
@@ -175,9 +175,11 @@ func TestFiles(t *testing.T) {
 	}{
 		{"all", "file", "", 200, "0123456789", ""},
 		{"through a link", "link", "", 200, "0123456789", ""},
-		{"a part", "file", "bytes=2-4", 206, "234", "bytes 2-4/*"},
-		{"the rest", "file", "bytes=7-", 206, "789", "bytes 7-9/*"},
-		{"more than there is", "file", "bytes=8-100", 206, "89", "bytes 8-9/*"},
+		{"a part", "file", "bytes=2-4", 206, "234", "bytes 2-4/10"},
+		{"the rest", "file", "bytes=7-", 206, "789", "bytes 7-9/10"},
+		{"more than there is", "file", "bytes=8-100", 206, "89", "bytes 8-9/10"},
+		{"the end", "file", "bytes=10-", 416, "the file has 10 bytes", "bytes */10"},
+		{"an empty file", "empty", "bytes=0-5", 200, "", ""},
 		{"a form that is not offered", "file", "bytes=-3", 200, "0123456789", ""},
 		{"backwards", "file", "bytes=4-2", 416, "the range ends before it begins", ""},
 		{"a fifo", "fifo", "", 500, "not a regular file", ""},
@@ -189,6 +191,13 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %d %q %q", c.what, status, body, header.Get("Content-Range"))
 		}
 	}
+	// Files of /proc have content and no size.
+	version := sh(t, f, vm, "cat /proc/version")
+	for part, want := range map[string]string{"": version, "bytes=0-4": version[:5], "bytes=3-": version[3:]} {
+		if status, _, body := d.ask(t, "GET", "/api/v1/machines/vm/files/proc/version", "", "Range", part); status/100 != 2 || body != want {
+			t.Errorf("/proc/version, %s: %d %q", part, status, body)
+		}
+	}
 	_, header, body := d.ask(t, "GET", "/api/v1/machines/vm/files/d", "")
 	var list struct {
 		Entries []struct {
@@ -196,7 +205,7 @@ func TestFiles(t *testing.T) {
 			Size       int
 		}
 	}
-	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Entries) != 5 || header.Get("Content-Type") != "application/json" {
+	if err := json.Unmarshal([]byte(body), &list); err != nil || len(list.Entries) != 6 || header.Get("Content-Type") != "application/json" {
 		t.Errorf("%v: %s", err, body)
 	}
 	// Replaced through a link, with its mode and owner.

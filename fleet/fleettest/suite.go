@@ -53,6 +53,7 @@ func Suite(t *testing.T, open func(t *testing.T) fleet.Fleet, traits Traits) {
 		{"FilesMissing", false, testFilesMissing},
 		{"FilesRefused", false, testFilesRefused},
 		{"FilesShared", true, testFilesShared},
+		{"Parts", false, testParts},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			if part.guest && !traits.Guest {

@@ -104,7 +104,8 @@ type Exit struct {
 // Result ends what is not an exec.
 type Result struct {
 	Error   string  `json:"error,omitempty"`
-	Size    int64   `json:"size,omitempty"`
+	Size    int64   `json:"size,omitempty"`  // bytes that come, or were taken
+	Total   int64   `json:"total,omitempty"` // bytes of the whole file
 	Dir     bool    `json:"dir,omitempty"`
 	Entries []Entry `json:"entries,omitempty"`
 	Uptime  string  `json:"uptime,omitempty"` // seconds since the kernel began

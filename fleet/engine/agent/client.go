@@ -195,6 +195,9 @@ func (c *Client) Read(ctx context.Context, f File, open func(Result) (io.Writer,
 	if err != nil {
 		return err
 	}
+	if head.Size < 0 || f.Limit > 0 && head.Size > f.Limit {
+		return fmt.Errorf("the guest announced %d bytes", head.Size)
+	}
 	w, err := open(head)
 	if err != nil || head.Dir {
 		return err

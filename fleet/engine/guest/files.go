@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -46,16 +47,47 @@ func readFile(out *agent.Frames, want agent.File) (agent.Result, error) {
 		return agent.Result{}, words(err)
 	}
 	defer f.Close()
-	size := max(fi.Size()-want.Offset, 0)
+	var src io.Reader
+	total := fi.Size()
+	size := max(total-want.Offset, 0)
 	if want.Limit > 0 {
 		size = min(size, want.Limit)
 	}
-	if err := out.JSON(agent.End, agent.Result{Size: size}); err != nil {
+	src = io.NewSectionReader(f, want.Offset, size)
+	if total == 0 {
+		part, err := unsized(f, want)
+		if err != nil {
+			return agent.Result{}, words(err)
+		}
+		size = int64(len(part))
+		src = bytes.NewReader(part)
+		if size > 0 {
+			total = want.Offset + size
+		}
+	}
+	if err := out.JSON(agent.End, agent.Result{Size: size, Total: total}); err != nil {
 		return agent.Result{}, err
 	}
-	src := io.NewSectionReader(f, want.Offset, size)
 	_, err = io.CopyBuffer(struct{ io.Writer }{out.Stream(agent.Data)}, struct{ io.Reader }{src}, make([]byte, agent.Chunk))
 	return agent.Result{Size: size}, err
+}
+
+// maxUnsized bounds what is read of a file that says that it is empty, in bytes.
+const maxUnsized = 16 << 20
+
+// unsized reads a part of a file of /proc or /sys: they have content, and no size
+// before it is read, from the start on.
+func unsized(f *os.File, want agent.File) ([]byte, error) {
+	limit := want.Limit
+	if limit <= 0 {
+		limit = maxUnsized
+	}
+	if _, err := io.CopyN(io.Discard, f, min(want.Offset, maxUnsized)); err == io.EOF {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, min(limit, maxUnsized)))
 }
 
 func list(path string) (agent.Result, error) {

@@ -82,26 +82,35 @@ func (vm *machine) theLink() *link {
 	return vm.link
 }
 
-// Agent starts a machine when it does not run, and returns the conversation with its
-// guest and the machine's record.
-func (m *Manager) Agent(ctx context.Context, name string) (*agent.Client, Record, error) {
+// Guest is a running machine and the conversation with its guest.
+type Guest struct {
+	*agent.Client
+	Record  Record
+	Started bool // for whoever asked
+}
+
+// Guest starts a machine when it does not run, and returns the conversation with its
+// guest.
+func (m *Manager) Guest(ctx context.Context, name string) (Guest, error) {
 	vm, err := m.find(name)
 	if err != nil {
-		return nil, Record{}, err
+		return Guest{}, err
 	}
+	var g Guest
 	if m.seen(vm).State != Running {
 		if _, err := m.Start(ctx, name); err != nil {
-			return nil, Record{}, err
+			return g, err
 		}
+		g.Started = true
 	}
-	r := m.seen(vm)
-	if r.State != Running {
-		return nil, r, errors.New("the machine ended right after its start")
+	g.Record = m.seen(vm)
+	if g.Record.State != Running {
+		return g, errors.New("the machine ended right after its start")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	c, err := vm.theLink().get(ctx)
-	return c, r, err
+	g.Client, err = vm.theLink().get(ctx)
+	return g, err
 }
 
 // ping asks a guest whether it is there.
