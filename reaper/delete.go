@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -111,8 +112,8 @@ func (r *Reaper) attempt(ctx context.Context, w *work) (store.Result, error) {
 	if f == nil {
 		return store.Blocked, fleet.Errorf(fleet.CodeUnsupported, "delete machine "+rec.Name, "target %s is not served here", rec.Target)
 	}
-	if rec.Account != r.opts.Account[rec.Target] {
-		return store.Blocked, fleet.Errorf(fleet.CodeCloudUnauthorized, "delete machine "+rec.Name, "it belongs to account %s", rec.Account)
+	if result, err := r.checkAccount(ctx, rec); err != nil {
+		return result, err
 	}
 	ref := rec.Name
 	if rec.FleetID != "" {
@@ -121,6 +122,10 @@ func (r *Reaper) attempt(ctx context.Context, w *work) (store.Result, error) {
 	m, err := f.Get(ctx, ref)
 	switch {
 	case fleet.CodeOf(err) == fleet.CodeNotFound:
+		// Not there is what another account's key says too.
+		if result, err := r.checkAccount(ctx, rec); err != nil {
+			return result, err
+		}
 		return store.Absent, nil
 	case err == nil && foreign(m, rec):
 		return store.Foreign, fleet.Errorf(fleet.CodeConflict, "delete machine "+rec.Name,
@@ -130,6 +135,25 @@ func (r *Reaper) attempt(ctx context.Context, w *work) (store.Result, error) {
 		return classify(err)
 	}
 	return r.verify(ctx, f, ref)
+}
+
+// checkAccount refuses a record of another account than the fleet works for, and any
+// as long as that is not known: who cannot see a machine must not forget it.
+func (r *Reaper) checkAccount(ctx context.Context, rec store.Record) (store.Result, error) {
+	account, err := r.opts.Account(ctx, rec.Target)
+	switch {
+	case err != nil:
+		result, _ := classify(err)
+		if result == store.Absent { // said of something else than the machine
+			result = store.Failed
+		}
+		return result, err
+	case account != rec.Account:
+		return store.Blocked, &fleet.Error{Code: fleet.CodeCloudUnauthorized, Op: "delete machine " + rec.Name,
+			Why:  fmt.Sprintf("it was made for %s account %q, and this process works for %q", rec.Target, rec.Account, account),
+			Next: "run smol-mcp gc with the settings that it was made with"}
+	}
+	return store.Deleted, nil
 }
 
 // foreign reports whether m only has the name of rec's machine: it was made at

@@ -29,8 +29,9 @@ type Options struct {
 	Served func(target string) bool
 
 	// Account is the fingerprint of the account that a fleet works for: records
-	// of another one are left alone.
-	Account map[string]string
+	// of another one are left alone. While it is not known, which is an error, so
+	// are all. Nil: there is one account, without a fingerprint.
+	Account func(ctx context.Context, target string) (string, error)
 
 	Log *slog.Logger
 }
@@ -66,6 +67,9 @@ func New(st *store.Store, fleets map[string]Fleet, opts Options) *Reaper {
 	}
 	if opts.Served == nil {
 		opts.Served = func(string) bool { return true }
+	}
+	if opts.Account == nil {
+		opts.Account = func(context.Context, string) (string, error) { return "", nil }
 	}
 	return &Reaper{st: st, fleets: fleets, opts: opts}
 }

@@ -20,6 +20,8 @@ type tool struct {
 	name, title string
 	description string // at most 1,024 characters
 	hints       hints
+	everywhere  bool // it is about all fleets that are served, unless it names one
+	localOnly   bool // only machines of this computer can do it
 	in, out     *jsonschema.Schema
 	call        func(ctx context.Context, c *call, arguments json.RawMessage) (any, error)
 }
@@ -59,9 +61,10 @@ func plainNumbers(arguments json.RawMessage) json.RawMessage {
 // call is one tool call on its way.
 type call struct {
 	*Session
-	*site                                  // of the machines that it is about
-	stage func(format string, args ...any) // what the call waits for, told to the client
-	links []mcp.Content                    // go behind the text
+	*site                                    // of the machines that it is about; nil for one about all fleets
+	account string                           // whose machines site has
+	stage   func(format string, args ...any) // what the call waits for, told to the client
+	links   []mcp.Content                    // go behind the text
 }
 
 // definition is what the client lists.
@@ -81,14 +84,26 @@ func (t tool) definition() *mcp.Tool {
 func (s *Session) handler(t tool) mcp.ToolHandler {
 	resolve := sync.OnceValues(func() (*jsonschema.Resolved, error) { return t.in.Resolve(nil) })
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		arguments, err := s.check(t, resolve, req.Params.Arguments)
+		arguments, target, err := s.check(t, resolve, req.Params.Arguments)
 		if err != nil {
 			return errorResult(err), nil
 		}
 		stage, stop := s.progress(ctx, req)
 		defer stop()
-		c := &call{Session: s, site: s.sites[0], stage: stage}
-		c.adopt(ctx, t, arguments)
+		c := &call{Session: s, stage: stage}
+		if !t.everywhere || target != "" {
+			one, question, err := s.pick(ctx, req, target)
+			if question != nil {
+				return question, nil
+			}
+			if err == nil {
+				c, err = c.at(ctx, one)
+			}
+			if err != nil {
+				return errorResult(err), nil
+			}
+			c.adopt(ctx, t, arguments)
+		}
 		out, err := t.call(ctx, c, arguments)
 		if err != nil {
 			return errorResult(err), nil
@@ -102,6 +117,17 @@ func (s *Session) handler(t tool) mcp.ToolHandler {
 			StructuredContent: raw,
 		}, nil
 	}
+}
+
+// at is the call about the machines of one fleet.
+func (c *call) at(ctx context.Context, one *site) (*call, error) {
+	account, err := c.accountOf(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	there := *c
+	there.site, there.account = one, account
+	return &there, nil
 }
 
 // adopt makes a machine that a crashed session left this session's, since the
@@ -121,43 +147,34 @@ func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) {
 
 // check returns the arguments when they follow the schema, and an error that
 // tells the agent what to change when not.
-func (s *Session) check(t tool, resolve func() (*jsonschema.Resolved, error), raw json.RawMessage) (json.RawMessage, error) {
+//
+// The target is taken out first: it is no argument of the tool's own.
+func (s *Session) check(t tool, resolve func() (*jsonschema.Resolved, error), raw json.RawMessage) (_ json.RawMessage, target string, _ error) {
 	arguments := map[string]any{}
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &arguments); err != nil {
-			return nil, invalid("arguments of "+t.name, "they are no JSON object: "+err.Error())
+			return nil, "", invalid("arguments of "+t.name, "they are no JSON object: "+err.Error())
 		}
 	}
 	// Models send null for an argument that they leave out.
 	maps.DeleteFunc(arguments, func(_ string, v any) bool { return v == nil })
-	if err := s.checkTarget(t, arguments); err != nil {
-		return nil, err
+	if named, given := arguments[targetWord]; given {
+		if target, _ = named.(string); target == "" {
+			return nil, "", invalid("target of "+t.name, "it is one of "+strings.Join(s.words(), ", "))
+		}
+		delete(arguments, targetWord)
 	}
 	resolved, err := resolve()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	if err := resolved.Validate(arguments); err != nil {
-		return nil, invalid("arguments of "+t.name, explainSchema(t.in, err.Error()))
+		return nil, "", invalid("arguments of "+t.name, explainSchema(t.in, err.Error()))
 	}
 	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage("{}"), nil
+		return json.RawMessage("{}"), target, nil
 	}
-	return raw, nil
-}
-
-// checkTarget refuses a target that this server does not serve; one that it
-// does serve is superfluous and harmless.
-func (s *Session) checkTarget(t tool, arguments map[string]any) error {
-	target, given := arguments["target"]
-	if !given || t.in.Properties["target"] != nil {
-		return nil
-	}
-	if target != s.opts.Fleets[0].Target() {
-		return invalid("target of "+t.name, fmt.Sprintf("this server serves only the %s target; leave target out", s.opts.Fleets[0].Target()))
-	}
-	delete(arguments, "target")
-	return nil
+	return raw, target, nil
 }
 
 var (

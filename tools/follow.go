@@ -24,7 +24,10 @@ type followers struct {
 	running map[string]*follower // by address
 }
 
-type follower struct{ cancel context.CancelFunc }
+type follower struct {
+	target string
+	cancel context.CancelFunc
+}
 
 // begin reports whether uri is not followed yet, and notes that it is by new from
 // now on.
@@ -51,18 +54,30 @@ func (f *followers) end(uri string, that *follower) {
 	}
 }
 
+// endOthers ends following what is not in that fleet.
+func (f *followers) endOthers(target string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for uri, now := range f.running {
+		if now.target != target {
+			now.cancel()
+			delete(f.running, uri)
+		}
+	}
+}
+
 // subscribe begins to follow a machine's log. It fails where the log cannot be
 // read; what fails later is tried again.
 func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) error {
 	uri := req.Params.URI
-	machine, rest, err := s.parseURI(uri)
+	one, machine, rest, err := s.parseURI(uri)
 	if err == nil && rest != "logs" {
 		err = &fleet.Error{Code: fleet.CodeUnsupported, Op: "subscribe to " + fleet.Quote(uri), Why: "only logs can be followed", Next: "subscribe to " + logsTemplate}
 	}
 	if err != nil {
 		return resourceError(err)
 	}
-	rec, cursor, err := s.place(ctx, machine)
+	rec, cursor, err := s.place(ctx, one, machine)
 	if err != nil {
 		return resourceError(err)
 	}
@@ -71,7 +86,7 @@ func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 		cancel()
 		return resourceError(errSessionOver)
 	}
-	this := &follower{cancel}
+	this := &follower{one.fleet.Target(), cancel}
 	if !s.followed.begin(uri, this) {
 		s.follows.done()
 		cancel()
@@ -80,7 +95,7 @@ func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 	go func() {
 		defer s.follows.done()
 		defer s.followed.end(uri, this)
-		_ = s.guard(func() error { s.follow(following, uri, rec, machine, cursor); return nil })
+		_ = s.guard(func() error { s.follow(following, one, uri, rec, machine, cursor); return nil })
 	}()
 	return nil
 }
@@ -92,9 +107,13 @@ func (s *Session) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) er
 
 // place is where following a log begins: where the session, or the one that it
 // took the machine over from, has stopped; else its end.
-func (s *Session) place(ctx context.Context, machine string) (store.Record, string, error) {
-	f := s.opts.Fleets[0]
-	rec, _, err := s.records.Use(ctx, s.keyOf(f, machine))
+func (s *Session) place(ctx context.Context, one *site, machine string) (store.Record, string, error) {
+	f := one.fleet
+	key, err := s.keyOf(ctx, one, machine)
+	if err != nil {
+		return store.Record{}, "", err
+	}
+	rec, _, err := s.records.Use(ctx, key)
 	if err == nil {
 		cursor, ok, err := s.records.Cursor(ctx, rec, consoleStream)
 		if err == nil && ok {
@@ -107,8 +126,8 @@ func (s *Session) place(ctx context.Context, machine string) (store.Record, stri
 }
 
 // follow tells the client of new lines until the subscription or the machine ends.
-func (s *Session) follow(ctx context.Context, uri string, rec store.Record, machine, cursor string) {
-	f := s.opts.Fleets[0]
+func (s *Session) follow(ctx context.Context, one *site, uri string, rec store.Record, machine, cursor string) {
+	f := one.fleet
 	pause := s.opts.Limits.LogsPoll
 	for {
 		select {
@@ -120,8 +139,13 @@ func (s *Session) follow(ctx context.Context, uri string, rec store.Record, mach
 		switch {
 		case ctx.Err() != nil:
 			return
-		case fleet.CodeOf(err) == fleet.CodeNotFound && s.isGone(ctx, machine):
+		case fleet.CodeOf(err) == fleet.CodeNotFound && isGone(ctx, f, machine):
 			s.announce(ctx, uri, mcp.Meta{"gone": true})
+			return
+		case fleet.CodeOf(err) == fleet.CodeCloudUnauthorized, fleet.CodeOf(err) == fleet.CodeCloudNotConfigured:
+			// Looking on cannot help: reading the log tells the client why.
+			s.opts.Log.Warn("a log is not followed any longer", "machine", machine, "err", err)
+			s.announce(ctx, uri, nil)
 			return
 		case err != nil:
 			s.opts.Log.Debug("a followed log could not be read", "machine", machine, "err", err)
@@ -141,8 +165,8 @@ func (s *Session) follow(ctx context.Context, uri string, rec store.Record, mach
 }
 
 // isGone tells a machine that does not exist from one without a log.
-func (s *Session) isGone(ctx context.Context, machine string) bool {
-	_, err := s.opts.Fleets[0].Get(ctx, machine)
+func isGone(ctx context.Context, f fleet.Fleet, machine string) bool {
+	_, err := f.Get(ctx, machine)
 	return fleet.CodeOf(err) == fleet.CodeNotFound
 }
 

@@ -52,7 +52,7 @@ func (s *Session) leftovers(ctx context.Context) string {
 	var left []string
 	for _, rec := range recs {
 		stays, ok := rec.Left()
-		if ok && stays > 0 && rec.Account == s.opts.Account[rec.Target] && s.records.Owner(rec) == store.CrashedSession {
+		if ok && stays > 0 && s.isOurs(rec) && s.records.Owner(rec) == store.CrashedSession {
 			left = append(left, fmt.Sprintf("%s (%d min)", rec.Name, int(stays.Round(time.Minute).Minutes())))
 		}
 	}
@@ -65,4 +65,20 @@ func (s *Session) leftovers(ctx context.Context) string {
 	}
 	return "\nA session that crashed left these machines, each for so long: " + strings.Join(left, ", ") +
 		". Use one by its name to go on with it; else they are deleted.\n"
+}
+
+// isOurs reports whether a record is certainly of a fleet and an account that this
+// session works with. Only the fleet of this computer is sure of that without asking
+// somebody, for which there is no time as a session opens.
+func (s *Session) isOurs(rec store.Record) bool {
+	if rec.Target != localTarget {
+		return false
+	}
+	for _, one := range s.sites {
+		if one.fleet.Target() == localTarget {
+			account, err := s.accountOf(context.Background(), one)
+			return err == nil && account == rec.Account
+		}
+	}
+	return false
 }

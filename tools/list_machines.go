@@ -2,8 +2,11 @@ package tools
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"smol-mcp/store"
 )
@@ -30,7 +33,8 @@ func listMachines() tool {
 		description: "Lists all machines of the fleet with state, size, egress and owner, in order of name. Use it to find a name or to see what is left running; " +
 			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only; machines of other sessions and programs are shown too, with their owner. " +
 			"What could not be listed is named in problems; the call fails only when nothing could.",
-		hints: hints{readOnly: true, idempotent: true, openWorld: true},
+		hints:      hints{readOnly: true, idempotent: true, openWorld: true},
+		everywhere: true,
 		in: arguments(
 			optional("all", standard(flag("false leaves out machines that this session does not own."), true)),
 		),
@@ -42,7 +46,59 @@ func listMachines() tool {
 	}, (*call).list)
 }
 
+// listTime bounds how long one of several fleets may keep the others' machines back.
+const listTime = 20 * time.Second
+
+// list shows the machines of one fleet, or of all that the session may use.
 func (c *call) list(ctx context.Context, in listIn) (listOut, error) {
+	if c.site != nil {
+		return c.listHere(ctx, in)
+	}
+	served := c.served()
+	if len(served) == 1 {
+		here, err := c.at(ctx, served[0])
+		if err != nil {
+			return listOut{}, err
+		}
+		return here.listHere(ctx, in)
+	}
+	lists, failed := make([]listOut, len(served)), make([]error, len(served))
+	var looks sync.WaitGroup
+	for i, one := range served {
+		looks.Go(func() {
+			lists[i], failed[i] = within(ctx, listTime, c.Session, func(ctx context.Context) (listOut, error) {
+				there, err := c.at(ctx, one)
+				if err != nil {
+					return listOut{}, err
+				}
+				return there.listHere(ctx, in)
+			})
+		})
+	}
+	looks.Wait()
+	return joinLists(served, lists, failed)
+}
+
+// joinLists makes one list of those of several fleets. It fails only when all did.
+func joinLists(served []*site, lists []listOut, failed []error) (listOut, error) {
+	out := listOut{Machines: []machine{}, Problems: []problem{}}
+	for i, one := range served {
+		out.Machines = append(out.Machines, lists[i].Machines...)
+		out.Problems = append(out.Problems, lists[i].Problems...)
+		if err := failed[i]; err != nil {
+			e := explain(err)
+			out.Problems = append(out.Problems, problem{one.fleet.Target(), string(e.Code) + ": " + sentence(e.Error()) + " " + sentence(nextStep(e))})
+		}
+	}
+	slices.SortStableFunc(out.Machines, func(a, b machine) int { return strings.Compare(a.Name, b.Name) })
+	if !slices.Contains(failed, nil) {
+		return out, errors.Join(failed...)
+	}
+	return out, nil
+}
+
+// listHere shows the machines of the call's fleet.
+func (c *call) listHere(ctx context.Context, in listIn) (listOut, error) {
 	machines, err := c.fleet.List(ctx)
 	if err != nil {
 		return listOut{}, err

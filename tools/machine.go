@@ -92,9 +92,18 @@ func (c *call) showOne(ctx context.Context, m fleet.Machine) machine {
 // ownerUnknown is the owner of a machine while the records cannot be read.
 const ownerUnknown = "unknown"
 
-// keyOf is the key of a machine's record.
-func (s *Session) keyOf(f fleet.Fleet, name string) store.Key {
-	return store.Key{Target: f.Target(), Account: s.opts.Account[f.Target()], Name: name}
+// accountOf tells whose machines a fleet has.
+func (s *Session) accountOf(ctx context.Context, one *site) (string, error) {
+	if s.opts.Account == nil {
+		return "", nil
+	}
+	return s.opts.Account(ctx, one.fleet.Target())
+}
+
+// keyOf is the key of the record of a fleet's machine.
+func (s *Session) keyOf(ctx context.Context, one *site, name string) (store.Key, error) {
+	account, err := s.accountOf(ctx, one)
+	return store.Key{Target: one.fleet.Target(), Account: account, Name: name}, err
 }
 
 // forget drops what this session knew of a machine that goes.
@@ -104,8 +113,9 @@ func (c *call) forget(name string) {
 	c.made.take(name)
 }
 
+// key is the key of the record of a machine of the call's fleet.
 func (c *call) key(name string) store.Key {
-	return c.keyOf(c.fleet, name)
+	return store.Key{Target: c.fleet.Target(), Account: c.account, Name: name}
 }
 
 // pointer is nil for a zero value, which a result shows as null.

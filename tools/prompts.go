@@ -3,12 +3,17 @@ package tools
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
 )
 
-func addPrompts(server *mcp.Server) {
+func (s *Session) addPrompts(server *mcp.Server) {
 	server.AddPrompt(&mcp.Prompt{
 		Name: "try-in-a-machine", Title: "Try a repository in a machine",
 		Description: "Clone a repository into a fresh machine, install what it needs, and run its tests there.",
@@ -16,10 +21,10 @@ func addPrompts(server *mcp.Server) {
 			{Name: "repository", Description: "Address to clone from.", Required: true},
 			{Name: "image", Description: "Image to work in. Default: one that fits the repository's language."},
 		},
-	}, tryPrompt)
+	}, s.tryPrompt)
 }
 
-func tryPrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+func (s *Session) tryPrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 	image := "an image that fits its language"
 	if named := req.Params.Arguments["image"]; named != "" {
 		image = "the image " + named
@@ -29,8 +34,14 @@ func tryPrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResu
 		"Clone it, find out how it is built and tested, install what that needs, and run the tests with run-command; "+
 		"for steps that take longer than a call waits, look at the files named in overflow. "+
 		"Report what passed and what failed with the decisive lines of output, and delete the machine.", req.Params.Arguments["repository"], image)
+	if s.several() {
+		text += " Unless the user says where, make the machine on this computer: pass target " + localTarget + " in each call."
+	}
 	return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: text}}}}, nil
 }
+
+// completionTime bounds the wait for names: a person is typing.
+const completionTime = 5 * time.Second
 
 // maxCompletions is what the protocol allows in one answer.
 const maxCompletions = 100
@@ -40,16 +51,12 @@ func (s *Session) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.
 	values := []string{}
 	if req.Params.Ref != nil && req.Params.Ref.Type == "ref/resource" {
 		switch req.Params.Argument.Name {
-		case "target":
-			for _, f := range s.opts.Fleets {
-				values = append(values, f.Target())
+		case targetWord:
+			for _, one := range s.served() {
+				values = append(values, one.fleet.Target())
 			}
 		case "name":
-			// No list is no reason to fail: completion only helps.
-			machines, _ := s.opts.Fleets[0].List(ctx)
-			for _, m := range machines {
-				values = append(values, m.Name)
-			}
+			values = s.machineNames(ctx, req.Params.Context)
 		}
 	}
 	fitting := []string{}
@@ -60,4 +67,31 @@ func (s *Session) complete(ctx context.Context, req *mcp.CompleteRequest) (*mcp.
 	}
 	shown := fitting[:min(len(fitting), maxCompletions)]
 	return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: shown, Total: len(fitting), HasMore: len(fitting) > len(shown)}}, nil
+}
+
+// machineNames are the names in the fleet that the client has named already, or in
+// all that the session may use. No list is no reason to fail: completion only helps.
+func (s *Session) machineNames(ctx context.Context, known *mcp.CompleteContext) []string {
+	asked := s.served()
+	if known != nil && known.Arguments[targetWord] != "" {
+		one, err := s.siteOf(known.Arguments[targetWord])
+		if err != nil {
+			return nil
+		}
+		asked = []*site{one}
+	}
+	found := make([][]fleet.Machine, len(asked))
+	var looks sync.WaitGroup
+	for i, one := range asked {
+		looks.Go(func() { found[i], _ = within(ctx, completionTime, s, one.fleet.List) })
+	}
+	looks.Wait()
+	var names []string
+	for _, machines := range found {
+		for _, m := range machines {
+			names = append(names, m.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }

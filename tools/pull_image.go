@@ -26,7 +26,8 @@ func pullImage() tool {
 		title: "Pull image",
 		description: "Pulls an image from its registry into a machine's own image store, and returns its digest and size. create-machine and run-once pull by themselves: use this only to warm up an image for containers inside a machine, " +
 			"or to resolve a tag to a digest. Starts a stopped machine, may need egress, and may take minutes. Harmless to repeat.",
-		hints: hints{idempotent: true, openWorld: true},
+		hints:     hints{idempotent: true, openWorld: true},
+		localOnly: true,
 		in: arguments(nameArgument(),
 			required("image", text("Registry reference with a tag or digest, as alpine:3.20."))),
 		out: object(

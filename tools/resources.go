@@ -37,43 +37,6 @@ func (s *Session) addResources(server *mcp.Server) {
 	}, s.readLogsResource)
 }
 
-// targets is the content of smol://targets.
-type targets struct {
-	Mode          string       `json:"mode"`
-	SessionTarget string       `json:"sessionTarget"`
-	Targets       []targetInfo `json:"targets"`
-}
-
-type targetInfo struct {
-	Target    string   `json:"target"`
-	Served    bool     `json:"served"`
-	Usable    bool     `json:"usable"`
-	WhyNot    string   `json:"whyNot,omitempty"`
-	Engine    string   `json:"engine,omitempty"`
-	Version   string   `json:"version,omitempty"`
-	Accel     string   `json:"accel,omitempty"`
-	Isolation string   `json:"isolation,omitempty"`
-	Cannot    []string `json:"cannot"`
-}
-
-func (s *Session) readTargets(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	all := targets{Mode: s.opts.Fleets[0].Target(), SessionTarget: s.opts.Fleets[0].Target()}
-	for _, f := range s.opts.Fleets {
-		t := targetInfo{Target: f.Target(), Served: true, Cannot: []string{}}
-		if info, err := f.Info(ctx); err != nil {
-			t.WhyNot = explain(err).Error()
-		} else {
-			t.Usable, t.Engine, t.Version, t.Accel, t.Isolation, t.Cannot = true, info.Engine, info.Version, info.Accel, info.Isolation, cannot(info.Can)
-		}
-		all.Targets = append(all.Targets, t)
-	}
-	raw, err := jsonText(all)
-	if err != nil {
-		return nil, err
-	}
-	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: targetsURI, MIMEType: "application/json", Text: string(raw)}}}, nil
-}
-
 // cannot says in words what a fleet is not able to do.
 func cannot(can fleet.Features) []string {
 	words := []string{}
@@ -100,7 +63,7 @@ func cannot(can fleet.Features) []string {
 // readFileResource gives a file of a machine: as text where it is UTF-8, else as a blob.
 func (s *Session) readFileResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	uri := req.Params.URI
-	machine, rest, err := s.parseURI(uri)
+	one, machine, rest, err := s.parseURI(uri)
 	file, isFile := strings.CutPrefix(rest, "file/")
 	switch {
 	case err == nil && !isFile:
@@ -113,7 +76,7 @@ func (s *Session) readFileResource(ctx context.Context, req *mcp.ReadResourceReq
 		return nil, resourceError(err)
 	}
 	var content bytes.Buffer
-	if _, err := s.opts.Fleets[0].Download(ctx, machine, file, &content, maxResource); err != nil {
+	if _, err := one.fleet.Download(ctx, machine, file, &content, maxResource); err != nil {
 		return nil, resourceError(err)
 	}
 	c := &mcp.ResourceContents{URI: uri, MIMEType: "application/octet-stream"}
@@ -132,14 +95,14 @@ func fileURI(target, machine, file string) string {
 
 // readLogsResource gives the newest console lines.
 func (s *Session) readLogsResource(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	machine, rest, err := s.parseURI(req.Params.URI)
+	one, machine, rest, err := s.parseURI(req.Params.URI)
 	if err == nil && rest != "logs" {
 		err = invalid("resource "+fleet.Quote(req.Params.URI), "it does not follow "+logsTemplate)
 	}
 	if err != nil {
 		return nil, resourceError(err)
 	}
-	page, err := s.opts.Fleets[0].Logs(ctx, machine, fleet.LogQuery{Tail: s.opts.Limits.LogsTail, MaxBytes: s.opts.Limits.MaxOutputBytes})
+	page, err := one.fleet.Logs(ctx, machine, fleet.LogQuery{Tail: s.opts.Limits.LogsTail, MaxBytes: s.opts.Limits.MaxOutputBytes})
 	if err != nil {
 		return nil, resourceError(err)
 	}
@@ -147,22 +110,22 @@ func (s *Session) readLogsResource(ctx context.Context, req *mcp.ReadResourceReq
 }
 
 // parseURI takes the address of something of a machine apart, with escapes
-// resolved. Only a fleet that is served may be named.
-func (s *Session) parseURI(uri string) (machine, rest string, err error) {
+// resolved. Only a fleet that the session may use may be named.
+func (s *Session) parseURI(uri string) (one *site, machine, rest string, err error) {
 	path, ok := strings.CutPrefix(uri, "smol://machine/")
 	parts := strings.SplitN(path, "/", 3)
 	if !ok || len(parts) < 3 {
-		return "", "", invalid("resource "+fleet.Quote(uri), "it follows neither "+fileTemplate+" nor "+logsTemplate)
-	}
-	if parts[0] != s.opts.Fleets[0].Target() {
-		return "", "", invalid("resource "+fleet.Quote(uri), "this server serves only the "+s.opts.Fleets[0].Target()+" target")
+		return nil, "", "", invalid("resource "+fleet.Quote(uri), "it follows neither "+fileTemplate+" nor "+logsTemplate)
 	}
 	for i, part := range parts {
 		if parts[i], err = url.PathUnescape(part); err != nil {
-			return "", "", invalid("resource "+fleet.Quote(uri), err.Error())
+			return nil, "", "", invalid("resource "+fleet.Quote(uri), err.Error())
 		}
 	}
-	return parts[1], parts[2], fleet.CheckAnyName(parts[1])
+	if one, err = s.siteOf(parts[0]); err != nil {
+		return nil, "", "", err
+	}
+	return one, parts[1], parts[2], fleet.CheckAnyName(parts[1])
 }
 
 // resourceError keeps the code of a failure, which a protocol error has no field for.

@@ -79,7 +79,8 @@ func (r *rig) process(o rigOptions) tools.Options {
 	r.dir = dir
 	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
 	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
-	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.fleet}, reaper.Options{Account: map[string]string{"local": o.account}, Log: log})
+	account := func(context.Context, string) (string, error) { return o.account, nil }
+	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.fleet}, reaper.Options{Account: account, Log: log})
 	r.t.Cleanup(func() {
 		reap.Close()
 		_ = st.Close()
@@ -92,7 +93,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 	if o.limits != nil {
 		o.limits(&limits)
 	}
-	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.fleet}, Store: st, Remover: reap, Account: map[string]string{"local": o.account}, Limits: limits, Log: log}
+	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.fleet}, Store: st, Remover: reap, Account: account, Limits: limits, Log: log}
 }
 
 func (r *rig) connect(o rigOptions) (*tools.Session, *mcp.ClientSession) {

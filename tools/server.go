@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	_ "embed"
+	"fmt"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -27,7 +28,7 @@ func (s *Session) newServer() *mcp.Server {
 		Logger:       s.opts.Log,
 		Capabilities: &mcp.ServerCapabilities{
 			Logging:   &mcp.LoggingCapabilities{},
-			Tools:     &mcp.ToolCapabilities{},
+			Tools:     &mcp.ToolCapabilities{ListChanged: len(s.sites) > 1},
 			Resources: &mcp.ResourceCapabilities{Subscribe: true},
 			Prompts:   &mcp.PromptCapabilities{},
 		},
@@ -40,9 +41,9 @@ func (s *Session) newServer() *mcp.Server {
 			server.AddTool(t.definition(), s.handler(t))
 		}
 		s.addResources(server)
-		addPrompts(server)
+		s.addPrompts(server)
 	})
-	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, s.tellLeftovers, onFirstUse(equip))
+	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, s.tellLeftovers, onFirstUse(equip), s.showTargets)
 	return server
 }
 
@@ -68,8 +69,20 @@ func (s *Session) instructions() string {
 	if s.opts.Limits.NetworkOpen {
 		egress = "open"
 	}
+	where, targets := "on this computer", ""
+	if len(s.sites) > 1 {
+		where = "on this computer (target local) or in smol cloud (target cloud)"
+		targets = "- Name the target in every call: none is the default, and machines of one are not seen in the other. A client that can ask its user does so once, at the first call without a target. smol://targets tells what each can do.\n"
+	} else if s.sites[0].fleet.Target() != localTarget {
+		where = "in smol cloud"
+	}
+	if len(s.sites) > 1 || s.sites[0].fleet.Target() != localTarget {
+		targets += fmt.Sprintf("- Cloud machines cost money until they are deleted: delete what you are done with. Those of this session are deleted by the cloud %d min after they were made, whatever they do (expiresAt), and stopped when idle for %d min.\n",
+			int(s.opts.Limits.TTL.Minutes()), int(s.opts.Limits.AutoStop.Minutes()))
+	}
 	return strings.NewReplacer(
-		"{target}", s.opts.Fleets[0].Target(),
+		"{where}", where,
+		"{targets}", targets,
 		"{prefix}", s.opts.Limits.MachinePrefix,
 		"{egress}", egress,
 	).Replace(instructionsText)

@@ -43,10 +43,15 @@ type Options struct {
 	Fleets  []fleet.Fleet // served, local first; at least one
 	Store   *store.Store
 	Remover Remover
-	Account map[string]string // by target: which of several places of that kind the records are of
+	Account Accounts
 	Limits  Limits
 	Log     *slog.Logger
 }
+
+// Accounts tells whose machines a fleet has, as a word for the records: those of
+// another account or engine are not touched. It may ask the fleet, once; an error
+// fails the calls that need it. Nil: there is one account, without a name.
+type Accounts func(ctx context.Context, target string) (string, error)
 
 // Remover deletes recorded machines; package reaper implements it.
 type Remover interface {
@@ -63,6 +68,7 @@ type Session struct {
 	records  *store.Session
 	server   *mcp.Server
 	sites    []*site // one for each of Options.Fleets, in their order
+	choice   choice  // among them
 	followed followers
 
 	over    context.Context // ends with the session, and with it every call
@@ -70,6 +76,7 @@ type Session struct {
 	calls   work // running calls
 	cleanup work // rollbacks that outlive their call
 	follows work // of logs
+	asks    work // questions to the user
 	waits   work // for commands whose call has stopped waiting
 }
 
@@ -84,7 +91,7 @@ type site struct {
 // New makes the server of one session. kind is "stdio" or "http". Nothing is
 // written or started before the first call of a tool.
 func New(opts Options, kind string) *Session {
-	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork(), waits: newWork()}
+	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork(), asks: newWork(), waits: newWork()}
 	for _, f := range opts.Fleets {
 		s.sites = append(s.sites, &site{fleet: f})
 	}
@@ -108,6 +115,7 @@ func (s *Session) Close(ctx context.Context) error {
 	calls, cancel := context.WithTimeout(ctx, callsTimeout)
 	defer cancel()
 	s.calls.close(calls)
+	s.asks.close(calls)
 	s.follows.close(calls)
 	s.waits.close(calls)
 	s.cleanup.close(calls)

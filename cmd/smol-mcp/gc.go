@@ -197,7 +197,7 @@ func (g *collector) collect(ctx context.Context) error {
 			fleets[t] = f
 		}
 	}
-	actions, err := reaper.New(g.st, fleets, reaper.Options{Account: accounts(g.config)}).Collect(ctx, g.has("now"))
+	actions, err := reaper.New(g.st, fleets, reaper.Options{Account: func(context.Context, string) (string, error) { return engineAccount(g.config), nil }}).Collect(ctx, g.has("now"))
 	for _, a := range actions {
 		done := gcAction{
 			Target: a.Record.Target, Name: a.Record.Name, UID: a.Record.UID, State: string(a.Record.Phase),

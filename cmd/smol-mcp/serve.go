@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -66,7 +67,7 @@ func wire(c *Config, log *slog.Logger) *parts {
 	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, CrashGrace: grace(c), Log: log})
 	engine, smolvm := localFleet(c, st, log)
 	local := fleet.Retry(smolvm)
-	account := accounts(c)
+	account := func(context.Context, string) (string, error) { return engineAccount(c), nil }
 	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{
 		Served:  forLeftovers(engine),
 		Account: account,
@@ -100,17 +101,17 @@ func forLeftovers(engine *fleet.Engine) func(target string) bool {
 	return func(string) bool { return engine.Served() || !tried.Swap(true) }
 }
 
-// accounts tells the records of one engine from those of another: a machine that one
-// does not know may well be alive on the other.
-func accounts(c *Config) map[string]string {
+// engineAccount tells the records of one engine from those of another: a machine that
+// one does not know may well be alive on the other.
+func engineAccount(c *Config) string {
 	switch {
 	case c.LocalURL != "":
 		sum := sha256.Sum256([]byte(c.LocalURL))
-		return map[string]string{"local": hex.EncodeToString(sum[:4])}
+		return hex.EncodeToString(sum[:4])
 	case c.Engine == "qemu":
-		return map[string]string{"local": "qemu"}
+		return "qemu"
 	}
-	return map[string]string{"local": ""}
+	return ""
 }
 
 // localFleet is this computer's fleet and the engine that serves it.
