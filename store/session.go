@@ -14,6 +14,8 @@ type Session struct {
 	id  string
 	row session
 
+	lease func(make bool) *Session // see ShareWith; nil: none
+
 	mu        sync.Mutex
 	recs      map[Key]Record // its records as last written, to write them again after a loss
 	cursors   map[cursorRef]cursor
@@ -261,6 +263,7 @@ func (s *Session) Tombstone(ctx context.Context, key Key) (Record, bool, error) 
 	}
 	failpoint("tombstone")
 	s.forget(rec)
+	s.st.forget(rec)
 	return s.st.judged(rec), true, nil
 }
 

@@ -7,7 +7,7 @@ func (s *Session) Owner(rec Record) Owner {
 	switch {
 	case rec.UID == "" || rec.Phase == Gone:
 		return NoOwner
-	case rec.Session == s.id:
+	case rec.Session == s.id || s.leased(rec):
 		return ThisSession
 	case rec.owner == ownerDead:
 		return CrashedSession
@@ -19,7 +19,8 @@ func (s *Session) Owner(rec Record) Owner {
 
 // Use returns the record of a machine that a user of this session has named.
 // A machine that a crashed session of the same principal left becomes
-// this session's by it. It costs nothing for the session's own machines.
+// this session's by it; one that another session shares with it, their lease's (see
+// [Session.ShareWith]). It costs nothing for the session's own machines.
 func (s *Session) Use(ctx context.Context, key Key) (Record, bool, error) {
 	s.mu.Lock()
 	rec, ok := s.recs[key]
@@ -28,21 +29,29 @@ func (s *Session) Use(ctx context.Context, key Key) (Record, bool, error) {
 		return rec, true, nil
 	}
 	rec, ok, err := s.st.Find(ctx, key)
-	if err != nil || !ok || rec.owner != ownerDead || !rec.adoptable(s.row.Principal) {
+	if err != nil || !ok {
 		return rec, ok, err
 	}
+	if heir := s.heir(rec); heir != nil {
+		return heir.inherit(ctx, rec)
+	}
+	return rec, true, nil
+}
+
+// inherit makes the machine of rec this session's, unless another was faster.
+func (s *Session) inherit(ctx context.Context, rec Record) (Record, bool, error) {
 	if err := s.begin(); err != nil {
 		return rec, true, err
 	}
 	heir := rec
-	err = s.st.update(ctx, func(t *tx) error {
-		now, ok, err := t.record(key)
+	err := s.st.update(ctx, func(t *tx) error {
+		now, ok, err := t.record(rec.Key())
 		if err != nil {
 			return err
 		}
 		heir = now
 		// another may have been faster, or its time was up
-		if !ok || now.UID != rec.UID || now.Instance != rec.Instance || !now.adoptable(s.row.Principal) {
+		if !ok || now.UID != rec.UID || now.Instance != rec.Instance || now.Session != rec.Session || !now.adoptable(s.row.Principal) {
 			return nil
 		}
 		if err := s.enter(t); err != nil {
@@ -62,9 +71,10 @@ func (s *Session) Use(ctx context.Context, key Key) (Record, bool, error) {
 	}
 	failpoint("adopt")
 	if heir.Session != s.id {
-		return s.st.Find(ctx, key)
+		return s.st.Find(ctx, rec.Key())
 	}
-	heir.owner = ownerLive
+	heir.owner, heir.sess = ownerLive, s.row
+	s.st.forget(rec)
 	s.remember(heir)
 	s.st.updateLedger(heir)
 	return heir, true, nil
@@ -82,6 +92,7 @@ func (s *Session) remembered(key Key) *ExistsError {
 }
 
 func (s *Session) remember(r Record) {
+	r.sess = s.row
 	s.mu.Lock()
 	s.recs[r.Key()] = r
 	s.mu.Unlock()
@@ -93,4 +104,14 @@ func (s *Session) forget(r Record) {
 		delete(s.recs, r.Key())
 	}
 	s.mu.Unlock()
+}
+
+// forget drops a record from whichever session of this process has it.
+func (s *Store) forget(r Record) {
+	s.mu.Lock()
+	owner := s.mine[r.Session]
+	s.mu.Unlock()
+	if owner != nil {
+		owner.forget(r)
+	}
 }
