@@ -99,10 +99,12 @@ func (s *Session) handler(t tool) mcp.ToolHandler {
 			if err == nil {
 				c, err = c.at(ctx, one)
 			}
+			if err == nil {
+				err = c.adopt(ctx, t, arguments)
+			}
 			if err != nil {
 				return errorResult(err), nil
 			}
-			c.adopt(ctx, t, arguments)
 		}
 		out, err := t.call(ctx, c, arguments)
 		if err != nil {
@@ -131,18 +133,26 @@ func (c *call) at(ctx context.Context, one *site) (*call, error) {
 }
 
 // adopt makes a machine that a crashed session left this session's, since the
-// agent goes on naming it. A failure to do so does not fail the call.
-func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) {
+// agent goes on naming it. A failure to do so does not fail the call, unless the
+// machine may be one that this principal must not see.
+func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) error {
 	if !slices.Contains(t.in.Required, "name") {
-		return
+		return nil
 	}
 	var in struct{ Name string }
 	if err := json.Unmarshal(arguments, &in); err != nil {
-		return
+		return nil
 	}
-	if _, _, err := c.records.Use(ctx, c.key(in.Name)); err != nil {
+	rec, found, err := c.records.Use(ctx, c.key(in.Name))
+	switch {
+	case err != nil && c.opts.Principal != "":
+		return err
+	case err != nil:
 		c.opts.Log.Warn("the owner of a machine could not be read", "machine", in.Name, "err", err)
+	case found && c.hides(rec):
+		return notThere(t.name, in.Name)
 	}
+	return nil
 }
 
 // check returns the arguments when they follow the schema, and an error that

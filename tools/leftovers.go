@@ -52,7 +52,7 @@ func (s *Session) leftovers(ctx context.Context) string {
 	var left []string
 	for _, rec := range recs {
 		stays, ok := rec.Left()
-		if ok && stays > 0 && s.isOurs(rec) && s.records.Owner(rec) == store.CrashedSession {
+		if ok && stays > 0 && s.isOurs(rec) && s.records.Owner(rec) == store.CrashedSession && rec.Principal() == s.opts.Principal {
 			left = append(left, fmt.Sprintf("%s (%d min)", rec.Name, int(stays.Round(time.Minute).Minutes())))
 		}
 	}

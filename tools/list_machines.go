@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -126,8 +127,16 @@ func (c *call) listHere(ctx context.Context, in listIn) (listOut, error) {
 	return out, nil
 }
 
-// recordsByName returns the records of the call's fleet.
+// recordsByName returns the records of the call's fleet, but for those of others that
+// the principal does not see.
 func (c *call) recordsByName(ctx context.Context) (map[string]*store.Record, error) {
+	recs, err := c.allRecords(ctx)
+	maps.DeleteFunc(recs, func(_ string, rec *store.Record) bool { return c.hides(*rec) })
+	return recs, err
+}
+
+// allRecords returns the records of the call's fleet, whoever they are of.
+func (c *call) allRecords(ctx context.Context) (map[string]*store.Record, error) {
 	recs, err := c.opts.Store.Records(ctx)
 	byName := make(map[string]*store.Record, len(recs))
 	for i := range recs {

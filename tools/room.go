@@ -14,9 +14,18 @@ import (
 // machines as the settings allow. The record comes first, so that of several
 // wishes at once, also of several processes, no more come true than there is room for.
 func (c *call) intend(ctx context.Context, wish store.Wish) (store.Record, error) {
+	if err := c.mayIntend(wish); err != nil {
+		return store.Record{}, err
+	}
 	rec, err := c.records.Intend(ctx, wish)
-	if err != nil || c.opts.Limits.MaxMachines == 0 {
+	if err != nil {
 		return rec, err
+	}
+	if err := c.checkOwn(ctx, rec); err != nil {
+		return rec, c.takeBack(ctx, rec, err)
+	}
+	if c.opts.Limits.MaxMachines == 0 {
+		return rec, nil
 	}
 	if err := c.checkRoom(ctx, rec); err != nil {
 		return rec, c.takeBack(ctx, rec, err)
@@ -28,11 +37,11 @@ func (c *call) intend(ctx context.Context, wish store.Wish) (store.Record, error
 // them, and those that were wished for earlier.
 func (c *call) checkRoom(ctx context.Context, rec store.Record) error {
 	// The records come first: what is confirmed between the two looks is in the list.
-	recs, err := c.recordsByName(ctx)
+	recs, err := c.allRecords(ctx)
 	if err != nil {
 		return err
 	}
-	machines, err := c.fleet.List(ctx)
+	machines, err := whole(c.fleet).List(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,7 +66,11 @@ func (c *call) checkRoom(ctx context.Context, rec store.Record) error {
 		return nil
 	}
 	slices.Sort(names)
+	there := strings.Join(names[:min(len(names), 20)], ", ")
+	if c.opts.Principal != "" { // some may be another's
+		there = "as many"
+	}
 	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine " + rec.Name,
-		Why:  fmt.Sprintf("SMOL_MCP_MAX_MACHINES allows %d, and there are %s", limit, strings.Join(names[:min(len(names), 20)], ", ")),
+		Why:  fmt.Sprintf("SMOL_MCP_MAX_MACHINES allows %d, and there are %s", limit, there),
 		Next: "delete one that is no longer needed with delete-machine"}
 }

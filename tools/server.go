@@ -35,15 +35,18 @@ func (s *Session) newServer() *mcp.Server {
 		CompletionHandler:  s.complete,
 		SubscribeHandler:   s.subscribe,
 		UnsubscribeHandler: s.unsubscribe,
+		SetCacheable:       s.cacheable,
 	})
 	equip := sync.OnceFunc(func() {
 		for _, t := range table(s.opts.Limits) {
-			server.AddTool(t.definition(), s.handler(t))
+			if s.opts.Permit.allows(t) {
+				server.AddTool(t.definition(), s.handler(t))
+			}
 		}
 		s.addResources(server)
 		s.addPrompts(server)
 	})
-	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, s.tellLeftovers, onFirstUse(equip), s.showTargets)
+	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, s.tellLeftovers, onFirstUse(equip), s.showTargets, s.forbid)
 	return server
 }
 
@@ -106,10 +109,14 @@ func (s *Session) recoverPanics(next mcp.MethodHandler) mcp.MethodHandler {
 // only waits.
 func (s *Session) track(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		if !s.calls.begin() {
+		calls := &s.calls
+		if method == "subscriptions/listen" { // it only waits, for as long as the client likes
+			calls = &s.listens
+		}
+		if !calls.begin() {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: errSessionOver.Error()}
 		}
-		defer s.calls.done()
+		defer calls.done()
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(s.over, func() { cancel(context.Cause(s.over)) })()

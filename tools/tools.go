@@ -46,6 +46,14 @@ type Options struct {
 	Account Accounts
 	Limits  Limits
 	Log     *slog.Logger
+
+	// Of servers for several clients. Principal is whose session it is: machines that
+	// are recorded for another are not there for it. The user of this computer is the
+	// empty one, and sees all. Lease is the session that a machine passes to which several
+	// sessions of the principal use; nil when there is none and it is not to make one.
+	Principal string
+	Permit    Permit
+	Lease     func(make bool) *Session
 }
 
 // Accounts tells whose machines a fleet has, as a word for the records: those of
@@ -74,6 +82,7 @@ type Session struct {
 	over    context.Context // ends with the session, and with it every call
 	end     context.CancelCauseFunc
 	calls   work // running calls
+	listens work // calls that only wait for news
 	cleanup work // rollbacks that outlive their call
 	follows work // of logs
 	asks    work // questions to the user
@@ -88,11 +97,15 @@ type site struct {
 	finished byMachine[[]string] // ids of commands that were told in full
 }
 
-// New makes the server of one session. kind is "stdio" or "http". Nothing is
+// New makes the server of one session. kind is "stdio", "http" or "stateless". Nothing is
 // written or started before the first call of a tool.
 func New(opts Options, kind string) *Session {
-	s := &Session{opts: opts, records: opts.Store.NewSession(kind, ""), calls: newWork(), cleanup: newWork(), follows: newWork(), asks: newWork(), waits: newWork()}
-	for _, f := range opts.Fleets {
+	s := &Session{
+		opts: opts, records: opts.Store.NewSessionOf(opts.Principal, kind, ""),
+		calls: newWork(), listens: newWork(), cleanup: newWork(), follows: newWork(), asks: newWork(), waits: newWork(),
+	}
+	s.share()
+	for _, f := range s.opts.Fleets {
 		s.sites = append(s.sites, &site{fleet: f})
 	}
 	s.over, s.end = context.WithCancelCause(context.Background())
@@ -103,6 +116,10 @@ func New(opts Options, kind string) *Session {
 // Server is the session's MCP server, to be run on a transport.
 func (s *Session) Server() *mcp.Server { return s.server }
 
+// Busy reports whether a call runs, or a command goes on whose call has stopped
+// waiting.
+func (s *Session) Busy() bool { return s.calls.busy() || s.waits.busy() }
+
 // errSessionOver is the cause of the end of calls that their session outran.
 var errSessionOver = errors.New("the session is over")
 
@@ -110,12 +127,21 @@ var errSessionOver = errors.New("the session is over")
 // ephemeral machines deleted in parallel until ctx ends. What is left by then is
 // recorded for a later sweep.
 func (s *Session) Close(ctx context.Context) error {
+	clean, err := s.End(ctx)
+	return errors.Join(err, clean(ctx))
+}
+
+// End is the part of Close that makes the end known: when it returns, running calls
+// are cancelled, and it is on record that the session's ephemeral machines have
+// to go. clean deletes them.
+func (s *Session) End(ctx context.Context) (clean func(context.Context) error, err error) {
 	s.end(errSessionOver)
 	// A call that does not hear must not take the time of the machines.
 	calls, cancel := context.WithTimeout(ctx, callsTimeout)
 	defer cancel()
 	s.calls.close(calls)
 	s.asks.close(calls)
+	s.listens.close(calls)
 	s.follows.close(calls)
 	s.waits.close(calls)
 	s.cleanup.close(calls)
@@ -123,13 +149,18 @@ func (s *Session) Close(ctx context.Context) error {
 	mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 	defer cancel()
 	recs, err := s.records.End(mark)
-	removeErr := s.opts.Remover.Remove(ctx, recs...)
-	if fleet.CodeOf(removeErr) == fleet.CodeConflict {
+	return func(ctx context.Context) error { return s.deleteAll(ctx, recs) }, err
+}
+
+// deleteAll deletes the machines of an ended session.
+func (s *Session) deleteAll(ctx context.Context, recs []store.Record) error {
+	err := s.opts.Remover.Remove(ctx, recs...)
+	if fleet.CodeOf(err) == fleet.CodeConflict {
 		// A branch that is kept holds what it was made from. That is recorded, and nobody's failure.
-		s.opts.Log.Warn("a machine stays until its branches are gone", "err", removeErr)
-		removeErr = nil
+		s.opts.Log.Warn("a machine stays until its branches are gone", "err", err)
+		return nil
 	}
-	return errors.Join(err, removeErr)
+	return err
 }
 
 // callsTimeout bounds how long the end of a session waits for its calls.

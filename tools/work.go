@@ -34,6 +34,13 @@ func (w *work) done() {
 	}
 }
 
+// busy reports whether something runs.
+func (w *work) busy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.running > 0
+}
+
 // close lets nothing begin any more, and waits for what runs, until ctx ends.
 func (w *work) close(ctx context.Context) {
 	w.mu.Lock()

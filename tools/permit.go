@@ -1,0 +1,103 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"smol-mcp/fleet"
+	"smol-mcp/store"
+)
+
+// Permit is what a principal may do. The zero value permits all.
+type Permit struct {
+	ReadOnly bool     // only tools that change nothing
+	Tools    []string // only these; nil: all
+	Machines int      // that it may have at once, all ending with their sessions; 0: any number, of any kind
+}
+
+func (p Permit) allows(t tool) bool {
+	return (!p.ReadOnly || t.hints.readOnly) && (p.Tools == nil || slices.Contains(p.Tools, t.name))
+}
+
+// ToolNames are the names of all tools, in order.
+func ToolNames() []string {
+	var names []string
+	for _, t := range table(Limits{}) {
+		names = append(names, t.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// forbid says why a tool is not there, where the SDK would only say that it does not
+// know it.
+func (s *Session) forbid(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		p, ok := req.GetParams().(*mcp.CallToolParamsRaw)
+		if !ok || p == nil || !s.opts.Permit.ReadOnly && s.opts.Permit.Tools == nil {
+			return next(ctx, method, req)
+		}
+		for _, t := range table(s.opts.Limits) {
+			if t.name == p.Name && !s.opts.Permit.allows(t) {
+				return errorResult(&fleet.Error{Code: fleet.CodeUnsupported, Op: "call " + t.name,
+					Why: "this client's token does not permit it", Next: "use the tools that tools/list shows, or ask the operator of the server"}), nil
+			}
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// cacheTime is how long clients may keep lists: the tools of a session hardly change.
+const cacheTime = time.Minute
+
+// cacheable says how long and by whom a result may be kept. What a principal sees
+// is nobody else's.
+func (s *Session) cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable) {
+	if s.opts.Principal != "" {
+		c.CacheScope = "private"
+	}
+	switch req.GetParams().(type) {
+	case *mcp.ListToolsParams, *mcp.ListPromptsParams, *mcp.ListResourceTemplatesParams, *mcp.ListResourcesParams:
+		c.TTLMs = int(cacheTime.Milliseconds())
+	}
+}
+
+// mayIntend refuses a kept machine to a principal whose machines are counted: it
+// leaves no record to count.
+func (s *Session) mayIntend(wish store.Wish) error {
+	if s.opts.Permit.Machines == 0 || wish.Kind != store.Persistent {
+		return nil
+	}
+	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine " + wish.Name,
+		Why:  "this client's token limits its machines, so they have to end with their session",
+		Next: "leave the name out, or begin it with " + s.opts.Limits.MachinePrefix}
+}
+
+// checkOwn counts the machines of the principal that were wished for before rec.
+func (s *Session) checkOwn(ctx context.Context, rec store.Record) error {
+	limit := s.opts.Permit.Machines
+	if limit == 0 {
+		return nil
+	}
+	recs, err := s.opts.Store.Records(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, r := range recs {
+		if (r.Phase == store.Creating || r.Phase == store.Ready) && r.Principal() == s.opts.Principal && r.UID < rec.UID {
+			names = append(names, r.Name)
+		}
+	}
+	if len(names) < limit {
+		return nil
+	}
+	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine " + rec.Name,
+		Why:  fmt.Sprintf("this client's token allows %d machines at once, and there are %s", limit, strings.Join(names[:min(len(names), 20)], ", ")),
+		Next: "delete one that is no longer needed with delete-machine"}
+}
