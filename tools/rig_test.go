@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +28,9 @@ import (
 type rig struct {
 	t       testing.TB
 	memory  *fleettest.Memory
-	fleet   fleet.Fleet // memory, unless the test wants another
+	fleet   fleet.Fleet       // memory, unless the test wants another
+	cloud   *fleettest.Memory // nil: not served
+	tenant  atomic.Value      // tenant: whose key the cloud is used with
 	store   *store.Store
 	session *tools.Session
 	client  *mcp.ClientSession
@@ -35,6 +38,12 @@ type rig struct {
 	dir     string     // of the records
 	mu      sync.Mutex // guards schemas
 	schemas map[string]*jsonschema.Resolved
+}
+
+// tenant is what the cloud says of the key in use.
+type tenant struct {
+	account string
+	err     error
 }
 
 // rigOptions change what a rig is made of.
@@ -46,7 +55,8 @@ type rigOptions struct {
 	client   *mcp.ClientOptions
 	dir      string // of the records; empty: a new one
 	account  string
-	smolvm   bool // over the smolvm client and a fake server instead of a fleet in memory
+	mode     string // both or cloud; empty: local
+	smolvm   bool   // over the smolvm client and a fake server instead of a fleet in memory
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -64,6 +74,12 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		t.Cleanup(func() { _ = client.Close() })
 		r.fleet = client
 	}
+	if o.mode != "" {
+		cloud := o.memory
+		cloud.Target, cloud.Info = "cloud", &fleet.Info{Engine: "cloud", Version: "1", Isolation: "hardware VM", Can: fleet.Features{Branch: true, BranchRunning: true, HostPull: true, Suspend: true}}
+		r.cloud = fleettest.NewMemory(cloud)
+	}
+	r.tenant.Store(tenant{account: "t1"})
 	r.options = r.process(o)
 	r.store = r.options.Store
 	r.session, r.client = r.connect(o)
@@ -79,8 +95,25 @@ func (r *rig) process(o rigOptions) tools.Options {
 	r.dir = dir
 	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
 	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
-	account := func(context.Context, string) (string, error) { return o.account, nil }
-	reap := reaper.New(st, map[string]reaper.Fleet{"local": r.fleet}, reaper.Options{Account: account, Log: log})
+	account := func(_ context.Context, target string) (string, error) {
+		if target == "local" {
+			return o.account, nil
+		}
+		now := r.tenant.Load().(tenant)
+		return now.account, now.err
+	}
+	fleets := []fleet.Fleet{r.fleet}
+	switch o.mode {
+	case "both":
+		fleets = append(fleets, r.cloud)
+	case "cloud":
+		fleets = []fleet.Fleet{r.cloud}
+	}
+	served := map[string]reaper.Fleet{}
+	for _, f := range fleets {
+		served[f.Target()] = f
+	}
+	reap := reaper.New(st, served, reaper.Options{Account: account, Log: log})
 	r.t.Cleanup(func() {
 		reap.Close()
 		_ = st.Close()
@@ -93,7 +126,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 	if o.limits != nil {
 		o.limits(&limits)
 	}
-	return tools.Options{Version: "0.0.0-test", Fleets: []fleet.Fleet{r.fleet}, Store: st, Remover: reap, Account: account, Limits: limits, Log: log}
+	return tools.Options{Version: "0.0.0-test", Fleets: fleets, Store: st, Remover: reap, Account: account, Limits: limits, Log: log}
 }
 
 func (r *rig) connect(o rigOptions) (*tools.Session, *mcp.ClientSession) {

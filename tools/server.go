@@ -47,6 +47,7 @@ func (s *Session) newServer() *mcp.Server {
 		s.addPrompts(server)
 	})
 	server.AddReceivingMiddleware(s.track, fixVersion, s.recoverPanics, s.tellLeftovers, onFirstUse(equip), s.showTargets, s.forbid)
+	server.AddSendingMiddleware(s.announceOnce)
 	return server
 }
 

@@ -3,12 +3,11 @@ package tools
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"smol-mcp/fleet"
@@ -38,6 +37,8 @@ type choice struct {
 	mu       sync.Mutex
 	only     *site     // what the user chose; nil: not one
 	question *question // nil: not asked yet
+
+	announce atomic.Bool // the client is still to hear that the tools have changed
 }
 
 // A question is one that was put to the user.
@@ -251,102 +252,4 @@ func (s *Session) targetRequired(why string) error {
 // question knows forms.
 func canElicit(caps *mcp.ClientCapabilities) bool {
 	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
-}
-
-// targetNeed is how a list of tools shows the target.
-type targetNeed int
-
-const (
-	targetAbsent targetNeed = iota
-	targetOptional
-	targetRequired
-)
-
-// need is how the tools are to be shown to the client of req.
-func (s *Session) need(req *mcp.ListToolsRequest) targetNeed {
-	if len(s.sites) == 1 {
-		return targetAbsent
-	}
-	if req.ProtocolVersion() >= firstModern {
-		return targetRequired // whatever was said in other calls
-	}
-	s.choice.mu.Lock()
-	defer s.choice.mu.Unlock()
-	switch {
-	case s.choice.only != nil:
-		return targetAbsent
-	case s.choice.question == nil && canElicit(req.ClientCapabilities()):
-		return targetOptional
-	case s.choice.question != nil:
-		select {
-		case <-s.choice.question.settled:
-		default:
-			return targetOptional
-		}
-	}
-	return targetRequired
-}
-
-// showTargets gives the tools of a list their target, or leaves out those that no
-// fleet of the session can carry out.
-func (s *Session) showTargets(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		res, err := next(ctx, method, req)
-		listed, isList := res.(*mcp.ListToolsResult)
-		of, _ := req.(*mcp.ListToolsRequest)
-		if err != nil || !isList || of == nil {
-			return res, err
-		}
-		need := s.need(of)
-		var shown []*mcp.Tool
-		for _, t := range table(s.opts.Limits) {
-			i := slices.IndexFunc(listed.Tools, func(l *mcp.Tool) bool { return l.Name == t.name })
-			if i < 0 || t.localOnly && need == targetAbsent && s.served()[0].fleet.Target() != localTarget {
-				continue
-			}
-			shown = append(shown, s.aimed(listed.Tools[i], t, need))
-		}
-		slices.SortFunc(shown, func(a, b *mcp.Tool) int { return strings.Compare(a.Name, b.Name) })
-		listed.Tools = shown
-		return listed, nil
-	}
-}
-
-// localTarget is the target that can do what others cannot.
-const localTarget = "local"
-
-// aimed is a listed tool with the target that it needs.
-func (s *Session) aimed(listed *mcp.Tool, t tool, need targetNeed) *mcp.Tool {
-	if need == targetAbsent {
-		return listed
-	}
-	one := *listed
-	one.InputSchema = t.aimed(s.words(), need)
-	return &one
-}
-
-// aimed is the schema of the arguments with a target in front.
-func (t tool) aimed(words []string, need targetNeed) *jsonschema.Schema {
-	in := *t.in
-	target := oneOf("local: this computer. cloud: billed.", words...)
-	if t.everywhere {
-		target.Description, need = "Only this one. Default: all.", targetOptional
-	}
-	in.Properties = make(map[string]*jsonschema.Schema, len(t.in.Properties)+1)
-	for name, p := range t.in.Properties {
-		in.Properties[name] = p
-	}
-	in.Properties[targetWord] = target
-	in.PropertyOrder = append([]string{targetWord}, t.in.PropertyOrder...)
-	if need == targetRequired {
-		in.Required = append([]string{targetWord}, t.in.Required...)
-	}
-	return &in
-}
-
-// announceTools has the SDK tell the client, once, that the list of tools has
-// changed: it does so when a tool is added, also in place of itself.
-func (s *Session) announceTools() {
-	t := table(s.opts.Limits)[0]
-	s.server.AddTool(t.definition(), s.handler(t))
 }

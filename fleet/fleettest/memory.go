@@ -126,6 +126,9 @@ func (m *Memory) Create(ctx context.Context, spec fleet.Spec) (made fleet.Machin
 		vm.AllowHosts, vm.AllowCIDRs = spec.Network.AllowHosts, spec.Network.AllowCIDRs
 		vm.Network = networkText(spec.Network)
 		vm.branchable = spec.Branchable
+		if spec.TTL > 0 && m.opts.Target != "local" {
+			vm.ExpiresAt = vm.CreatedAt.Add(spec.TTL)
+		}
 		made = vm.Machine
 		return nil
 	})
@@ -202,7 +205,7 @@ func (m *Memory) Delete(ctx context.Context, name string) (fleet.Deletion, error
 	err := m.on(ctx, "Delete", name, func(vm *memoryMachine) error {
 		var children []string
 		for _, other := range m.machines {
-			if other.parent == name {
+			if other.parent == vm.Name {
 				children = append(children, other.Name)
 			}
 		}
@@ -210,7 +213,7 @@ func (m *Memory) Delete(ctx context.Context, name string) (fleet.Deletion, error
 			slices.Sort(children)
 			return fleet.Errorf(fleet.CodeConflict, "delete machine "+name, "it has branches: %v", children)
 		}
-		delete(m.machines, name)
+		delete(m.machines, vm.Name)
 		gone = vm.runner
 		return nil
 	})

@@ -174,11 +174,24 @@ func (m *Memory) locked(name, method string, do func(vm *memoryMachine) error) e
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	vm := m.machines[name]
+	vm := m.find(name)
 	if vm == nil {
 		return fleet.Errorf(fleet.CodeNotFound, strings.ToLower(method)+" machine "+name, "machine '%s' not found", name)
 	}
 	return do(vm)
+}
+
+// find returns the machine of a name or, where they differ, of an id. m.mu is held.
+func (m *Memory) find(ref string) *memoryMachine {
+	if vm := m.machines[ref]; vm != nil {
+		return vm
+	}
+	for _, vm := range m.machines {
+		if vm.ID == ref {
+			return vm
+		}
+	}
+	return nil
 }
 
 // Logs returns console lines. Its cursors are places in the console.
