@@ -1,12 +1,19 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 )
 
@@ -45,16 +52,79 @@ type CloudOptions struct {
 // Cloud is the fleet of smol cloud. It repeats what is safe twice by itself, so
 // it needs no [Retry], and never more than the service's limits allow.
 type Cloud struct {
-	opts CloudOptions
+	opts  CloudOptions
+	wire  wire
+	pool  *http.Transport
+	keys  *keyring
+	limit limiter
+	names nameCache
+	lists lists
+	can   cloudFeatures
+
+	life context.Context // ends at Close
+	end  context.CancelFunc
+	work sync.WaitGroup
 }
+
+// What one request to the cloud may take. What the guest does is bounded by the
+// command's own timeout and by readiness, see the methods.
+const (
+	cloudReadWait   = 30 * time.Second
+	cloudCreateWait = 60 * time.Second
+	cloudStartWait  = 300 * time.Second // an old service boots before it answers
+	cloudStopWait   = 120 * time.Second
+	cloudBranchWait = 300 * time.Second
+	cloudExecSlack  = 30 * time.Second // beyond the command's own timeout
+	cloudDialWait   = 20 * time.Second // for a connection, its encryption included
+)
+
+const cloudMachines = "/v1/machines"
 
 // NewCloud returns the cloud's fleet. Nothing is sent before the first call.
 func NewCloud(opts CloudOptions) *Cloud {
-	if opts.URL == "" {
-		opts.URL = DefaultCloudURL
+	opts.URL = plainURL(cmp.Or(opts.URL, DefaultCloudURL))
+	opts.TokenName = cmp.Or(opts.TokenName, "SMOL_CLOUD_TOKEN")
+	opts.Owner = cmp.Or(opts.Owner, randomID(8))
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	opts.URL = strings.TrimRight(opts.URL, "/")
-	return &Cloud{opts: opts}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Pause == nil {
+		opts.Pause = pause
+	}
+	c := &Cloud{opts: opts, keys: newKeyring()}
+	c.limit = limiter{now: opts.Now, pause: opts.Pause}
+	c.life, c.end = context.WithCancel(context.Background())
+	c.pool = &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            cloudDialer(opts.URL),
+		ForceAttemptHTTP2:      true,
+		TLSHandshakeTimeout:    10 * time.Second,
+		DisableCompression:     true, // a file's bytes are wanted as they are
+		IdleConnTimeout:        90 * time.Second,
+		MaxIdleConnsPerHost:    16,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+	c.wire = wire{transport: c.pool, base: opts.URL, dialWait: cloudDialWait, denied: CodeCloudUnauthorized, hide: c.keys.hide}
+	return c
+}
+
+// cloudDialer connects within ten seconds, and where the key would not be
+// encrypted to this computer only, whatever its name stands for.
+func cloudDialer(base string) func(context.Context, string, string) (net.Conn, error) {
+	d := &net.Dialer{Timeout: 10 * time.Second}
+	if strings.HasPrefix(base, "http:") {
+		d.ControlContext = func(_ context.Context, _, address string, _ syscall.RawConn) error {
+			host, _, err := net.SplitHostPort(address)
+			if err == nil && !isLoopback(host) {
+				err = fmt.Errorf("%s is not this computer, and plain http would show the key to the network", host)
+			}
+			return err
+		}
+	}
+	return d.DialContext
 }
 
 // CheckCloudURL refuses addresses to which no key may be sent: all but https,
@@ -62,7 +132,7 @@ func NewCloud(opts CloudOptions) *Cloud {
 func CheckCloudURL(address string) error {
 	u, err := url.Parse(address)
 	switch {
-	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return errors.New("it is no address of a service, as https://host or https://host:port/path")
 	case u.Scheme == "https":
 		return nil
@@ -79,21 +149,37 @@ func isLoopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
+// plainURL spells an address in one way, since accounts are told apart by it.
+func plainURL(address string) string {
+	u, err := url.Parse(strings.TrimSpace(address))
+	if err != nil || u.Host == "" {
+		return address
+	}
+	u.Host = strings.ToLower(u.Host)
+	if port := u.Port(); u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
+		u.Host = strings.TrimSuffix(u.Host, ":"+port)
+	}
+	return strings.TrimRight(u.String(), "/")
+}
+
 // Target returns "cloud".
 func (c *Cloud) Target() string { return "cloud" }
 
-// Account returns the fingerprint of the tenant whose machines these are: records
-// are kept by it, so that another tenant's key neither deletes nor forgets
-// them. It stays the same for the life of c. A key that was seen before
-// needs no request.
-func (c *Cloud) Account(ctx context.Context) (string, error) {
-	return "", c.unbuilt("ask whose key it is")
+// Close ends what goes on in the background and drops idle connections.
+func (c *Cloud) Close() error {
+	c.end()
+	c.work.Wait()
+	c.pool.CloseIdleConnections()
+	return nil
 }
 
-// Usable says, without a request, why no call can succeed now: CloudNotConfigured
-// or CloudUnauthorized; nil when there is no known reason.
-func (c *Cloud) Usable(ctx context.Context) error { return c.unbuilt("use the cloud") }
+// cloudPath is the path of a machine and of what is below it. An id comes from the
+// service, and is escaped all the same.
+func cloudPath(id, below string) string { return cloudMachines + "/" + url.PathEscape(id) + below }
 
-func (c *Cloud) unbuilt(op string) error {
-	return Errorf(CodeUnsupported, op, "the cloud client is under construction")
+// randomID returns n random bytes in hex.
+func randomID(n int) string {
+	b := make([]byte, n)
+	rand.Read(b)
+	return hex.EncodeToString(b)
 }

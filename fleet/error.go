@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -52,6 +53,9 @@ type Error struct {
 
 	// Err is the cause, when there is one; never shown beside Why.
 	Err error
+
+	status int           // of the HTTP answer that was the refusal; 0 when there was none
+	after  time.Duration // the server asks to be left alone for so long; 0 when it does not say
 }
 
 // MaxWhy bounds [Error.Why] in bytes.

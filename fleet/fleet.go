@@ -35,9 +35,10 @@ type Fleet interface {
 	// Get returns one machine; NotFound when there is none of that name.
 	Get(ctx context.Context, name string) (Machine, error)
 
-	// Create asks for a machine that is not started yet. It is sent once, never
-	// repeated: after an error with MaybeDone the machine may exist, and
-	// the caller looks for Spec.Name. Conflict when the name is taken.
+	// Create asks for a machine that is not started yet. It is sent once, or again
+	// under the same name where the fleet makes sure that there is one machine of a
+	// name: after an error with MaybeDone the machine may exist, and the caller looks
+	// for Spec.Name. Conflict when the name is taken.
 	Create(ctx context.Context, spec Spec) (Machine, error)
 
 	// Start boots a machine or resumes a suspended one, and returns when the
@@ -53,8 +54,8 @@ type Fleet interface {
 	// branches of it exist.
 	Delete(ctx context.Context, name string) (Deletion, error)
 
-	// Branch makes a running copy of a running, branchable machine. Like
-	// Create it is sent once.
+	// Branch makes a running copy of a running, branchable machine. It is sent
+	// as often as Create.
 	Branch(ctx context.Context, source string, spec BranchSpec) (Machine, error)
 
 	// Exec runs a command and waits for it. It is sent once. The end of ctx
@@ -86,7 +87,7 @@ type State string
 // The states. A fleet's word that none of them renders is Unknown, and
 // stands in [Machine.Word].
 const (
-	Created     State = "created" // made, never started
+	Created     State = "created" // made, never started; the cloud calls these stopped
 	Starting    State = "starting"
 	Running     State = "running"     // may still be booting its workload
 	Suspended   State = "suspended"   // memory kept, nothing runs
@@ -113,6 +114,7 @@ type Machine struct {
 	Ports      []Port
 	AllowHosts []string
 	AllowCIDRs []string
+	Owner      string // cloud: the installation that marked it as its own; empty when none did
 }
 
 // Spec is the wish for a machine. Zero numbers mean the fleet's default.
@@ -199,6 +201,11 @@ type Result struct {
 	ExitCode int // 124 after the timeout, 128+N after signal N
 	Stdout   []byte
 	Stderr   []byte
+
+	// What the fleet says that it cut off a stream; what is missing cannot be had
+	// any more.
+	StdoutTruncated bool
+	StderrTruncated bool
 }
 
 // Deletion is what a fleet says after a delete.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -25,7 +26,7 @@ func (r request) refusal(res *http.Response, body []byte, took time.Duration, de
 			mark += ", " + Bound(part, 64)
 		}
 	}
-	e := &Error{Code: code, Op: r.op, MaybeDone: maybe && r.effect}
+	e := &Error{Code: code, Op: r.op, MaybeDone: maybe && r.effect, status: res.StatusCode, after: retryAfter(res.Header, time.Now())}
 	if code == CodeInvalid && res.StatusCode == http.StatusRequestEntityTooLarge {
 		text = "too large: " + text
 	}
@@ -40,9 +41,17 @@ func (r request) refusal(res *http.Response, body []byte, took time.Duration, de
 // status says nothing. maybe tells that the work may have been done or be going on.
 func (r request) judge(status int, word, text string, took time.Duration, denied Code) (code Code, maybe bool) {
 	switch status {
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge,
-		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return CodeInternal, false // never followed: the key would go where it leads
+	case http.StatusUnprocessableEntity:
+		if overQuota.in(text) {
+			return CodeQuota, false
+		}
 		return CodeInvalid, false
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType:
+		return CodeInvalid, false
+	case http.StatusPaymentRequired:
+		return CodeQuota, false
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return denied, false
 	case http.StatusNotFound:
@@ -67,12 +76,13 @@ func (r request) judge(status int, word, text string, took time.Duration, denied
 	return r.judgeText(text, took)
 }
 
-// The texts by which smolvm's 500 answers can be told apart, in lower case.
+// The texts by which answers of one status can be told apart, in lower case.
 var (
 	portTaken   = phrases{"address already in use", "eaddrinuse", "port is already allocated"}
 	fileMissing = phrases{"no such file"}
 	fileKind    = phrases{"not a regular file", "is a directory"}
 	tooMuch     = phrases{"output too large", "output exceeded"}
+	overQuota   = phrases{"quota", "limit reached", "limit exceeded", "your plan", "plan allows"}
 	timedOut    = phrases{"timed out", "timeout", "time out"}
 	tryAgain    = phrases{"os error 11)", "os error 35)"}
 )
@@ -126,6 +136,7 @@ func serverWords(res *http.Response, body []byte) (text, word string) {
 		Error   any    `json:"error"`
 		Message string `json:"message"`
 		Detail  string `json:"detail"`
+		Title   string `json:"title"`
 		Code    string `json:"code"`
 	}
 	if json.Unmarshal(body, &said) != nil {
@@ -134,7 +145,7 @@ func serverWords(res *http.Response, body []byte) (text, word string) {
 	inner, _ := said.Error.(map[string]any)
 	direct, _ := said.Error.(string)
 	nested, _ := inner["message"].(string)
-	for _, text := range []string{direct, nested, said.Message, said.Detail} {
+	for _, text := range []string{said.Detail, direct, nested, said.Message, said.Title} {
 		if text != "" {
 			return text, said.Code
 		}
@@ -144,12 +155,30 @@ func serverWords(res *http.Response, body []byte) (text, word string) {
 
 // traceOf is the server's name for the exchange, to look it up in its log.
 func traceOf(h http.Header) string {
-	for _, key := range []string{"X-Trace-Id", "X-Request-Id"} {
-		if id := h.Get(key); id != "" {
-			return "trace " + id
-		}
+	if id := h.Get("X-Trace-Id"); id != "" {
+		return "trace " + id
+	}
+	if id := h.Get("X-Request-Id"); id != "" {
+		return "x-request-id " + id
 	}
 	return ""
+}
+
+// retryAfter is how long a server asks to be left alone; 0 when it does not say. A
+// date is taken by the server's own clock where it tells it.
+func retryAfter(h http.Header, now time.Time) time.Duration {
+	said := strings.TrimSpace(h.Get("Retry-After"))
+	if secs, err := strconv.Atoi(said); err == nil {
+		return time.Duration(min(max(secs, 0), 1<<20)) * time.Second
+	}
+	at, err := http.ParseTime(said)
+	if err != nil {
+		return 0
+	}
+	if there, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = there
+	}
+	return max(at.Sub(now), 0)
 }
 
 // portOf finds the port that a text names, behind "port" or a colon.

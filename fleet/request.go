@@ -21,22 +21,31 @@ type wire struct {
 	header    http.Header   // goes with every request
 	dialWait  time.Duration // how long a request may wait for a connection
 	denied    Code          // what 401 and 403 mean
+
+	// hide takes secrets out of what the server says; nil where there are none.
+	hide func(body []byte) []byte
 }
 
 // request is one question to a wire.
 type request struct {
-	op     string // what failed if it fails, as in Error.Op
-	method string
-	path   string // escaped, from the slash, with the query
-	json   any    // the body, as JSON; POST without one sends {}
-	body   io.Reader
-	size   int64         // bytes of body
-	wait   time.Duration // from the connection to the last byte of the answer
-	limit  int64         // bytes of a JSON answer; 0 is maxAnswer
+	op      string // what failed if it fails, as in Error.Op
+	method  string
+	path    string // escaped, from the slash, with the query
+	json    any    // the body, as JSON; POST without one sends {}
+	body    io.Reader
+	size    int64         // bytes of body
+	empty   bool          // a POST has no body at all
+	keyless bool          // cloud: it goes without the key
+	header  http.Header   // of this request alone
+	before  func()        // called before each sending
+	wait    time.Duration // from the connection to the last byte of the answer
+	limit   int64         // bytes of a JSON answer; 0 is maxAnswer
 
 	// effect is set when the request changes something, so that a lost answer
 	// leaves open whether it was done.
 	effect bool
+	// twice is set when doing it again does nothing more.
+	twice bool
 	// guest is set when the guest does the work: servers report all its
 	// failures as 500 and tell them apart only in the text.
 	guest bool
@@ -121,6 +130,9 @@ func (w *wire) once(parent context.Context, r request) (*answer, error) {
 		return a, r.fail(CodeInternal, false, err)
 	}
 	a.timer = time.AfterFunc(w.dialWait+r.wait, func() { a.cancel(errLate) })
+	if r.before != nil {
+		r.before()
+	}
 	begun := time.Now()
 	res, err := w.transport.RoundTrip(req)
 	if err != nil {
@@ -133,6 +145,9 @@ func (w *wire) once(parent context.Context, r request) (*answer, error) {
 	}
 	defer a.Close()
 	body, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10)) // a cut refusal is still the refusal
+	if w.hide != nil {
+		body = w.hide(body)
+	}
 	return a, r.refusal(res, body, time.Since(begun), w.denied)
 }
 
@@ -155,7 +170,7 @@ func (w *wire) build(a *answer) (*http.Request, error) {
 	switch {
 	case body != nil && size == 0:
 		body = http.NoBody
-	case body == nil && r.json != nil || r.method == http.MethodPost:
+	case body == nil && r.json != nil || r.method == http.MethodPost && !r.empty:
 		data := []byte("{}")
 		if r.json != nil {
 			var err error
@@ -169,8 +184,10 @@ func (w *wire) build(a *answer) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range w.header {
-		req.Header[k] = v
+	for _, header := range []http.Header{w.header, r.header} {
+		for k, v := range header {
+			req.Header[k] = v
+		}
 	}
 	if body != nil {
 		req.ContentLength = size

@@ -57,9 +57,9 @@ func TestExecAnswer(t *testing.T) {
 		answer string
 		want   *Result // nil: an error
 	}{
-		{`{"exitCode":3,"stdout":"\ufffd","stderr":"","stdoutB64":"/wA=","stderrB64":""}`, &Result{3, []byte{0xff, 0}, []byte{}}},
-		{`{"exitCode":137,"stdout":"a","stderr":"b"}`, &Result{137, []byte("a"), []byte("b")}},
-		{`{"exitCode":0,"stdout":"a","stdoutB64":null,"stderr":"b","stderrB64":"Yw=="}`, &Result{0, []byte("a"), []byte("c")}},
+		{`{"exitCode":3,"stdout":"\ufffd","stderr":"","stdoutB64":"/wA=","stderrB64":""}`, &Result{ExitCode: 3, Stdout: []byte{0xff, 0}, Stderr: []byte{}}},
+		{`{"exitCode":137,"stdout":"a","stderr":"b"}`, &Result{ExitCode: 137, Stdout: []byte("a"), Stderr: []byte("b")}},
+		{`{"exitCode":0,"stdout":"a","stdoutB64":null,"stderr":"b","stderrB64":"Yw=="}`, &Result{ExitCode: 0, Stdout: []byte("a"), Stderr: []byte("c")}},
 		{`{"stdout":"a","stderr":""}`, nil},
 		{`{"exitCode":null,"stdout":"a","stderr":""}`, nil},
 		{`{"exitCode":0,"stdoutB64":"?","stderrB64":""}`, nil},

@@ -174,7 +174,7 @@ func TestRefusals(t *testing.T) {
 		{"nested", 500, jsonKind, `{"error":{"message":"deep"}}`, CodeInternal, CodeInternal, true, "deep"},
 		{"garbage", 500, jsonKind, "\x00\xff{]", CodeInternal, CodeInternal, true, "HTTP 500"},
 		{"long", 500, text, strings.Repeat("ä", 5000), CodeInternal, CodeInternal, true, "[cut] (HTTP 500, trace 00112233aabbccdd)"},
-		{"redirect", 301, text, "moved", CodeInternal, CodeInternal, true, "moved"},
+		{"redirect", 301, text, "moved", CodeInternal, CodeInternal, false, "moved"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			s := serve(t, says(c.status, c.kind, c.body))
