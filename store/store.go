@@ -80,6 +80,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -191,6 +192,20 @@ func newID() string {
 func (s *Store) Dir() (string, error) {
 	p, err := s.find()
 	return p.run, err
+}
+
+// StateDir returns a directory for what has to outlive boots, beside the ledger: private to
+// this user and made, unless the store is read-only.
+func (s *Store) StateDir() (string, error) {
+	state, err := s.stateDir()
+	if err != nil {
+		return "", err
+	}
+	root, err := openPrivate(state, true, !s.opts.ReadOnly)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrPlace, dbError(err))
+	}
+	return state, root.Close()
 }
 
 // Why says which rule chose [Store.Dir], or what kept every candidate from it.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 )
 
 // settingError is a setting that cannot be used: where it stands and what is
@@ -52,7 +51,7 @@ func resolve(env lookup, flagFile string) (*resolved, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := readConfig(path, named)
+	data, open, err := readConfig(path, named)
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +65,9 @@ func resolve(env lookup, flagFile string) (*resolved, error) {
 			i, err := e.apply(table)
 			if err != nil {
 				return nil, err
+			}
+			if open != nil && table[i].secret() && table[i].load() != "" {
+				return nil, &settingError{where: e.where(), why: open.Error(), hint: "or leave it out and set " + table[i].env}
 			}
 			r.origins[i], wheres[i] = origin("file "+path), e.where()
 		}
@@ -101,40 +103,37 @@ func configFile(env lookup, flagFile string) (path string, named bool, err error
 	if p, ok := env("SMOL_MCP_CONFIG"); ok {
 		return p, p != "", nil
 	}
-	if dir, ok := env("XDG_CONFIG_HOME"); ok && filepath.IsAbs(dir) {
-		return filepath.Join(dir, "smol-mcp", "config.json"), false, nil
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", false, nil // nowhere for a usual file to be
-	}
-	return filepath.Join(home, ".config", "smol-mcp", "config.json"), false, nil
+	return configHome(env, "smol-mcp", "config.json"), false, nil
 }
 
 // maxConfig bounds the size of the file in bytes.
 const maxConfig = 1 << 20
 
-// readConfig returns nil for a file that is absent and need not exist.
-func readConfig(path string, named bool) ([]byte, error) {
+// readConfig returns nil for a file that is absent and need not exist. open says
+// why no secret may stand in it.
+func readConfig(path string, named bool) (data []byte, open, err error) {
 	if path == "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) && !named {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, unreadable(path, err)
+		return nil, nil, unreadable(path, err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxConfig+1))
+	if info, err := f.Stat(); err == nil {
+		open = checkPrivate(info)
+	}
+	data, err = io.ReadAll(io.LimitReader(f, maxConfig+1))
 	if err != nil {
-		return nil, unreadable(path, err)
+		return nil, nil, unreadable(path, err)
 	}
 	if len(data) > maxConfig {
-		return nil, unreadable(path, fmt.Errorf("it is larger than %d bytes", maxConfig))
+		return nil, nil, unreadable(path, fmt.Errorf("it is larger than %d bytes", maxConfig))
 	}
-	return bytes.TrimPrefix(data, []byte("\ufeff")), nil
+	return bytes.TrimPrefix(data, []byte("\ufeff")), open, nil
 }
 
 func unreadable(path string, err error) error {

@@ -40,7 +40,7 @@ func strays(environ []string, table []setting) []string {
 	for _, word := range environ {
 		name, _, _ := strings.Cut(word, "=")
 		known := name == "SMOL_MCP_CONFIG" || slices.ContainsFunc(table, func(s setting) bool { return s.env == name })
-		if strings.HasPrefix(name, "SMOL_MCP_") && !known {
+		if (strings.HasPrefix(name, "SMOL_MCP_") || strings.HasPrefix(name, "SMOL_CLOUD_")) && !known {
 			found = append(found, name)
 		}
 	}

@@ -95,6 +95,7 @@ type collector struct {
 	*call
 	config *Config
 	st     *store.Store
+	places *places
 	fleets map[string]fleet.Fleet
 	report gcReport
 	failed bool // a deletion failed, or the file is damaged
@@ -117,12 +118,15 @@ func runGC(c *call) (err error) {
 		RuntimeDir: r.RuntimeDir, Kind: "gc", Version: version, Wait: gcWait, Log: log,
 		CrashGrace: grace(&r.Config), ReadOnly: c.has("dry-run"),
 	})
-	engine, smolvm := localFleet(&r.Config, st, log)
-	defer func() { err = errors.Join(err, smolvm.Close(), engine.Close(), st.Close()) }()
-	g := &collector{call: c, config: &r.Config, st: st, fleets: map[string]fleet.Fleet{smolvm.Target(): fleet.Retry(smolvm)}}
+	p := newPlaces(&r.Config, os.LookupEnv, st, log)
+	defer func() { err = errors.Join(err, p.close(), st.Close()) }()
+	g := &collector{call: c, config: &r.Config, st: st, places: p, fleets: map[string]fleet.Fleet{}}
+	for _, f := range p.fleets {
+		g.fleets[f.Target()] = f
+	}
 	g.report = gcReport{Schema: 1, DryRun: c.has("dry-run"), Actions: []gcAction{}, Left: map[string]int{}, Faults: []string{}, Notices: []store.Notice{}}
 	if t := c.flags["target"]; t != "" && g.fleets[t] == nil {
-		return &usageError{fmt.Sprintf("gc: target %q is not served", t), "this build serves local"}
+		return &usageError{fmt.Sprintf("gc: target %q is not served", t), "SMOL_MCP_TARGETS and SMOL_CLOUD_TOKEN decide what is"}
 	}
 	if err := g.run(ctx, age); errors.Is(err, store.ErrBusy) {
 		say(c.stderr, err.Error(), "the process that is named holds the lock; nothing was changed")
@@ -197,7 +201,7 @@ func (g *collector) collect(ctx context.Context) error {
 			fleets[t] = f
 		}
 	}
-	actions, err := reaper.New(g.st, fleets, reaper.Options{Account: func(context.Context, string) (string, error) { return engineAccount(g.config), nil }}).Collect(ctx, g.has("now"))
+	actions, err := reaper.New(g.st, fleets, reaper.Options{Account: g.places.account}).Collect(ctx, g.has("now"))
 	for _, a := range actions {
 		done := gcAction{
 			Target: a.Record.Target, Name: a.Record.Name, UID: a.Record.UID, State: string(a.Record.Phase),

@@ -181,9 +181,15 @@ func (s setting) load() any {
 	return nil
 }
 
+// secret reports whether the value is never to be printed.
+func (s setting) secret() bool {
+	k, ok := s.kind.(text)
+	return ok && k.secret
+}
+
 // print returns a value for people: secrets only as set or not set.
 func (s setting) print() string {
-	if k, ok := s.kind.(text); ok && k.secret {
+	if s.secret() {
 		if s.load() == "" {
 			return "not set"
 		}

@@ -1,16 +1,11 @@
 package main
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"os"
-	"sync/atomic"
 	"time"
 
-	"smol-mcp/fleet"
 	"smol-mcp/reaper"
 	"smol-mcp/store"
 	"smol-mcp/tools"
@@ -61,71 +56,25 @@ type parts struct {
 	closers []closer
 }
 
-// wire makes the parts from the settings. It does no I/O: the store opens and
-// the engine starts when a call needs them.
+// wire makes the parts from the settings. It does no I/O: the store opens, the engine
+// starts and the cloud is asked when a call needs them.
 func wire(c *Config, log *slog.Logger) *parts {
 	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, CrashGrace: grace(c), Log: log})
-	engine, smolvm := localFleet(c, st, log)
-	local := fleet.Retry(smolvm)
-	account := func(context.Context, string) (string, error) { return engineAccount(c), nil }
-	rp := reaper.New(st, map[string]reaper.Fleet{local.Target(): local}, reaper.Options{
-		Served:  forLeftovers(engine),
-		Account: account,
-		Log:     log,
-	})
+	p := newPlaces(c, os.LookupEnv, st, log)
+	rp := reaper.New(st, p.forReaper(), reaper.Options{Served: p.forLeftovers(), Account: p.account, Log: log})
 	return &parts{
 		options: tools.Options{
 			Version: version,
-			Fleets:  []fleet.Fleet{local},
+			Fleets:  p.fleets,
 			Store:   st,
 			Remover: rp,
-			Account: account,
+			Account: p.account,
 			Limits:  limits(c),
 			Log:     warnings(log),
 		},
-		reaper: rp,
-		closers: []closer{
-			{"reaper", func() error { rp.Close(); return nil }},
-			{"fleet", local.Close},
-			{"engine", engine.Close},
-			{"store", st.Close},
-		},
+		reaper:  rp,
+		closers: append(append([]closer{{"reaper", func() error { rp.Close(); return nil }}}, p.closers...), closer{"store", st.Close}),
 	}
-}
-
-// forLeftovers reports whether machines that others left may be deleted now. No
-// engine is started to look whether there are any; for those that there are it is
-// started once, since a forgotten machine costs more than an engine.
-func forLeftovers(engine *fleet.Engine) func(target string) bool {
-	var tried atomic.Bool
-	return func(string) bool { return engine.Served() || !tried.Swap(true) }
-}
-
-// engineAccount tells the records of one engine from those of another: a machine that
-// one does not know may well be alive on the other.
-func engineAccount(c *Config) string {
-	switch {
-	case c.LocalURL != "":
-		sum := sha256.Sum256([]byte(c.LocalURL))
-		return hex.EncodeToString(sum[:4])
-	case c.Engine == "qemu":
-		return "qemu"
-	}
-	return ""
-}
-
-// localFleet is this computer's fleet and the engine that serves it.
-func localFleet(c *Config, st *store.Store, log *slog.Logger) (*fleet.Engine, *fleet.Smolvm) {
-	engine := fleet.NewEngine(fleet.EngineOptions{
-		Kind:         c.Engine,
-		Smolvm:       c.Smolvm,
-		MinVersion:   c.MinSmolvm,
-		URL:          c.LocalURL,
-		Dir:          st.Dir,
-		StartTimeout: secs(c.ServeStartSecs),
-		Log:          log,
-	})
-	return engine, fleet.NewSmolvm(engine.Dial, fleet.SmolvmOptions{DialWait: secs(c.ServeStartSecs) + 10*time.Second})
 }
 
 func limits(c *Config) tools.Limits {

@@ -20,6 +20,9 @@ type Config struct {
 	Smolvm            string
 	MinSmolvm         string
 	LocalURL          string
+	CloudURL          string
+	CloudToken        string
+	CloudTokenFile    string
 	RuntimeDir        string
 	MachinePrefix     string
 	MemoryMB          int
@@ -54,11 +57,14 @@ type setting struct {
 func settings(c *Config) []setting {
 	const day = 24 * 60 * 60
 	return []setting{
-		{"targets", "SMOL_MCP_TARGETS", &c.Targets, choice{"auto", "local"}, "fleets to serve; this build has the local one only"},
+		{"targets", "SMOL_MCP_TARGETS", &c.Targets, choice{"auto", "local", "cloud", "both"}, "where machines may be made: on this computer, in smol cloud, or both; auto is both when a cloud key is set, else local"},
 		{"engine", "SMOL_MCP_ENGINE", &c.Engine, choice{"auto", "smolvm", "qemu"}, "what runs local machines; auto takes smolvm where it is installed"},
 		{"smolvm", "SMOLVM", &c.Smolvm, text{def: "smolvm", check: notEmpty}, "the smolvm program: a path, or a name looked up on PATH"},
 		{"minSmolvm", "SMOL_MCP_MIN_SMOLVM", &c.MinSmolvm, text{def: "1.14.0", check: checkVersion}, "oldest smolvm to work with; empty turns the check off"},
 		{"localUrl", "SMOL_LOCAL_URL", &c.LocalURL, text{check: checkLocalURL}, "where the engine is, as unix:///run/user/1000/smolvm.sock (started there if need be) or http://127.0.0.1:8080; empty finds or starts one"},
+		{"cloudUrl", "SMOL_CLOUD_URL", &c.CloudURL, text{def: fleet.DefaultCloudURL, check: fleet.CheckCloudURL}, "where smol cloud answers"},
+		{"cloudToken", "SMOL_CLOUD_TOKEN", &c.CloudToken, text{secret: true, check: checkKey}, "key for smol cloud; a file with it must be private"},
+		{"cloudTokenFile", "SMOL_CLOUD_TOKEN_FILE", &c.CloudTokenFile, text{check: checkAbsolute}, "private file with the key, looked at again when it changes; without a key, targets cloud and both use the login of the smolvm program"},
 		{"runtimeDir", "SMOL_MCP_RUNTIME_DIR", &c.RuntimeDir, text{check: checkAbsolute}, "directory of records, sockets and the engine's log, private to you; empty chooses one below XDG_RUNTIME_DIR or the home directory"},
 		{"machinePrefix", "SMOL_MCP_MACHINE_PREFIX", &c.MachinePrefix, text{def: "mcp-", check: checkPrefix}, "first part of the names that are made up for machines"},
 		{"memoryMb", "SMOL_MCP_MEMORY_MB", &c.MemoryMB, whole{2048, 64, 1 << 20}, "memory of a new machine in MiB, where the call names none"},

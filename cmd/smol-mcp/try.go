@@ -75,6 +75,7 @@ type trial struct {
 	*call
 	session *mcp.ClientSession
 	begun   time.Time
+	target  string // to be named in each call; empty: the server has only one
 
 	mu   sync.Mutex
 	note string // what the server last said about the call that goes on
@@ -92,6 +93,9 @@ func newTrial(ctx context.Context, c *call) (*trial, error) {
 		cmd.Args = append(cmd.Args, "--config", file)
 	}
 	cmd.Stderr = c.stderr
+	if target := c.flags["target"]; target != "" {
+		cmd.Env = append(os.Environ(), "SMOL_MCP_TARGETS="+target)
+	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "smol-mcp try", Version: version}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			t.mu.Lock()
@@ -139,10 +143,7 @@ func (t *trial) walk(ctx context.Context) error {
 	}
 	on := func(args map[string]any) map[string]any {
 		args["name"] = name
-		if target := t.flags["target"]; target != "" {
-			args["target"] = target
-		}
-		return args
+		return t.aimed(args)
 	}
 	steps := []struct {
 		tool string
@@ -168,9 +169,6 @@ func (t *trial) walk(ctx context.Context) error {
 // createArguments chooses an image that the engine can get.
 func (t *trial) createArguments(ctx context.Context) (map[string]any, error) {
 	args := map[string]any{}
-	if target := t.flags["target"]; target != "" {
-		args["target"] = target
-	}
 	if t.has("keep") {
 		args["name"] = fmt.Sprintf("try-%d", time.Now().Unix())
 	}
@@ -183,6 +181,7 @@ func (t *trial) createArguments(ctx context.Context) (map[string]any, error) {
 	var said struct {
 		Targets []struct {
 			Target    string `json:"target"`
+			Served    bool   `json:"served"`
 			Usable    bool   `json:"usable"`
 			WhyNot    string `json:"whyNot"`
 			Engine    string `json:"engine"`
@@ -195,10 +194,8 @@ func (t *trial) createArguments(ctx context.Context) (map[string]any, error) {
 		return nil, errors.New("the server names no targets")
 	}
 	to := said.Targets[0]
-	for _, x := range said.Targets {
-		if x.Target == t.flags["target"] {
-			to = x
-		}
+	if len(said.Targets) > 1 && said.Targets[1].Served {
+		t.target = to.Target
 	}
 	if !to.Usable {
 		return nil, fmt.Errorf("target %s cannot be used: %s", to.Target, to.WhyNot)
@@ -212,10 +209,20 @@ func (t *trial) createArguments(ctx context.Context) (map[string]any, error) {
 		}
 	case to.Engine == "qemu":
 		args["image"] = "builtin:busybox"
+	case to.Engine == "cloud":
+		args["image"] = "alpine:3.20"
 	default:
 		args["image"], args["network"] = "alpine:3.20", "open"
 	}
-	return args, nil
+	return t.aimed(args), nil
+}
+
+// aimed adds the target where a call needs one.
+func (t *trial) aimed(args map[string]any) map[string]any {
+	if t.target != "" {
+		args["target"] = t.target
+	}
+	return args
 }
 
 // step makes one call and shows it.
