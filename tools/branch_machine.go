@@ -146,8 +146,9 @@ func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait boo
 	c.stage("branching %s to %s", in.Name, name)
 	m, err := c.fleet.Branch(ctx, in.Name, fleet.BranchSpec{Name: name, StopSource: in.StopSource})
 	if err != nil {
-		return m, c.takeBack(ctx, rec, notBranchable(err))
+		return m, c.takeBack(ctx, rec, c.overQuota(ctx, notBranchable(err)))
 	}
+	c.saw(m)
 	c.made.change(name, func(origin) origin { return origin{image: wish.Image} })
 	err = c.confirmed(ctx, rec, m, func() error {
 		if !wait {

@@ -63,6 +63,7 @@ type call struct {
 	*Session
 	*site                                    // of the machines that it is about; nil for one about all fleets
 	account string                           // whose machines site has
+	named   string                           // the machine that it is about; empty where it names none
 	stage   func(format string, args ...any) // what the call waits for, told to the client
 	links   []mcp.Content                    // go behind the text
 }
@@ -108,14 +109,14 @@ func (s *Session) handler(t tool) mcp.ToolHandler {
 		}
 		out, err := t.call(ctx, c, arguments)
 		if err != nil {
-			return errorResult(err), nil
+			return errorResult(c.outlived(err)), nil
 		}
 		raw, err := jsonText(out)
 		if err != nil {
 			return errorResult(err), nil
 		}
 		return &mcp.CallToolResult{
-			Content:           append([]mcp.Content{&mcp.TextContent{Text: string(raw)}}, c.links...),
+			Content:           append(append([]mcp.Content{&mcp.TextContent{Text: string(raw)}}, c.links...), c.warning()...),
 			StructuredContent: raw,
 		}, nil
 	}
@@ -143,6 +144,7 @@ func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) err
 	if err := json.Unmarshal(arguments, &in); err != nil {
 		return nil
 	}
+	c.named = in.Name
 	rec, found, err := c.records.Use(ctx, c.key(in.Name))
 	switch {
 	case err != nil && c.opts.Principal != "":

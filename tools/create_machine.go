@@ -138,8 +138,9 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 	c.stage("creating %s", spec.Name)
 	m, err := c.fleet.Create(ctx, spec)
 	if err != nil {
-		return fleet.Machine{}, c.takeBack(ctx, rec, err)
+		return fleet.Machine{}, c.takeBack(ctx, rec, c.overQuota(ctx, err))
 	}
+	c.saw(m)
 	c.made.change(m.Name, func(origin) origin { return origin{image: spec.Image, branchable: spec.Branchable} })
 	made := m
 	err = c.confirmed(ctx, rec, made, func() (err error) {

@@ -86,6 +86,7 @@ func (c *call) runs(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	c.saw(m)
 	return m.State == fleet.Running, nil
 }
 

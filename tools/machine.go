@@ -41,6 +41,7 @@ type origin struct {
 // show joins what the fleet says of a machine with what the records say. rec is
 // nil for a machine without one.
 func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) machine {
+	c.saw(m)
 	v := machine{
 		ID: m.ID, Name: m.Name, Target: c.fleet.Target(), State: string(m.State), CPUs: m.CPUs, MemoryMB: m.MemoryMB,
 		Network: m.Network, CreatedAt: m.CreatedAt.Unix(), Owner: string(store.NoOwner),
@@ -111,6 +112,7 @@ func (c *call) forget(name string) {
 	c.contacts.take(name)
 	c.finished.take(name)
 	c.made.take(name)
+	c.ends.take(name)
 }
 
 // key is the key of the record of a machine of the call's fleet.

@@ -41,6 +41,9 @@ func (c *call) checkImage(image string) (string, error) {
 	if !isLocalImage(image) {
 		return image, nil
 	}
+	if c.fleet.Target() != localTarget {
+		return "", &fleet.Error{Code: fleet.CodeUnsupported, Op: "use image " + fleet.Quote(image), Why: "the cloud cannot see files of this computer", Next: "name an image of a registry"}
+	}
 	kind, file, found := strings.Cut(image, ":")
 	if !found || strings.HasPrefix(image, "/") {
 		return c.allowed("image "+fleet.Quote(image), image)

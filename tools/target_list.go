@@ -113,9 +113,13 @@ func (t tool) aimed(words []string, need targetNeed) *jsonschema.Schema {
 // announceTools has the SDK tell the client that the list of tools has changed: it
 // does so when a tool is added, also in place of itself.
 func (s *Session) announceTools() {
-	s.choice.announce.Store(true)
-	t := table(s.opts.Limits)[0]
-	s.server.AddTool(t.definition(), s.handler(t))
+	for _, t := range table(s.opts.Limits) {
+		if s.opts.Permit.allows(t) {
+			s.choice.announce.Store(true)
+			s.server.AddTool(t.definition(), s.handler(t))
+			return
+		}
+	}
 }
 
 // announceOnce lets through only the notices that announceTools asked for: the SDK sends

@@ -94,6 +94,7 @@ type site struct {
 	fleet    fleet.Fleet
 	contacts byMachine[contact]
 	made     byMachine[origin]
+	ends     byMachine[lifetime]
 	finished byMachine[[]string] // ids of commands that were told in full
 }
 

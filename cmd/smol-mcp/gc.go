@@ -26,8 +26,8 @@ to a live session, nor machines to be kept. It starts the engine when there is
 something to delete.
 
 With --strays it also deletes machines that only by their name look like ours and
-that no record knows, when they are older than --older-than, as 24h. It asks
-first; --yes answers for you.
+that no record knows, when they are older than --older-than, as 24h; in the cloud
+only those that this installation has marked. It asks first; --yes answers for you.
 
 Exit codes:
   0  nothing is left to be done now
@@ -253,7 +253,15 @@ func (g *collector) strays(ctx context.Context, sv store.Survey, age time.Durati
 				return s.Record.Target == target && s.Record.Name == m.Name
 			})
 			young := m.CreatedAt.IsZero() || time.Since(m.CreatedAt) < age
-			return recorded || young || !strings.HasPrefix(m.Name, g.config.MachinePrefix)
+			if recorded || young || !strings.HasPrefix(m.Name, g.config.MachinePrefix) {
+				return true
+			}
+			// An account may be shared: there only our mark makes a machine ours.
+			foreign := target == "cloud" && (m.Owner == "" || m.Owner != g.places.owner)
+			if foreign {
+				g.tell("%s %s: kept, another installation made it", target, m.Name)
+			}
+			return foreign
 		})
 		if len(found) == 0 {
 			continue

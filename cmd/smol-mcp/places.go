@@ -19,6 +19,7 @@ type places struct {
 	fleets  []fleet.Fleet
 	engine  *fleet.Engine // of this computer; nil: not served
 	cloud   *fleet.Cloud  // nil: not served
+	owner   string        // mark of our machines in the cloud; empty where it is not known
 	closers []closer      // in this order
 	config  *Config
 }
@@ -36,7 +37,8 @@ func (c *Config) serves() (local, cloud bool) {
 	return true, c.CloudToken != "" || c.CloudTokenFile != ""
 }
 
-// newPlaces makes the fleets. It starts and asks nothing.
+// newPlaces makes the fleets. It starts and asks nothing; where the cloud is served it
+// reads the id of this installation, which is made the first time.
 func newPlaces(c *Config, env lookup, st *store.Store, log *slog.Logger) *places {
 	p := &places{config: c}
 	local, cloud := c.serves()
@@ -47,7 +49,12 @@ func newPlaces(c *Config, env lookup, st *store.Store, log *slog.Logger) *places
 		p.closers = append(p.closers, closer{"fleet", smolvm.Close}, closer{"engine", p.engine.Close})
 	}
 	if cloud {
-		p.cloud = cloudFleet(c, env, st, log)
+		owner, err := st.Installation()
+		if err != nil {
+			log.Warn("machines in the cloud are marked with an id that this process alone knows", "err", err)
+		}
+		p.owner = owner
+		p.cloud = cloudFleet(c.cloudLogin(env), owner, st, log)
 		p.fleets = append(p.fleets, p.cloud)
 		p.closers = append(p.closers, closer{"cloud", p.cloud.Close})
 	}
@@ -69,12 +76,12 @@ func localFleet(c *Config, st *store.Store, log *slog.Logger) (*fleet.Engine, *f
 }
 
 // cloudFleet is the fleet of smol cloud.
-func cloudFleet(c *Config, env lookup, st *store.Store, log *slog.Logger) *fleet.Cloud {
-	login := c.cloudLogin(env)
+func cloudFleet(login cloudLogin, owner string, st *store.Store, log *slog.Logger) *fleet.Cloud {
 	return fleet.NewCloud(fleet.CloudOptions{
 		URL:       login.url,
 		Token:     login.key,
 		TokenName: login.name,
+		Owner:     owner,
 		Dir:       st.StateDir,
 		Log:       log,
 	})

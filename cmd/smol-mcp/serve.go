@@ -56,8 +56,8 @@ type parts struct {
 	closers []closer
 }
 
-// wire makes the parts from the settings. It does no I/O: the store opens, the engine
-// starts and the cloud is asked when a call needs them.
+// wire makes the parts from the settings. The store opens, the engine starts and the
+// cloud is asked when a call needs them.
 func wire(c *Config, log *slog.Logger) *parts {
 	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, CrashGrace: grace(c), Log: log})
 	p := newPlaces(c, os.LookupEnv, st, log)
