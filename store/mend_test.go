@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"smol-mcp/store"
 )
@@ -117,6 +118,59 @@ func TestOtherBoot(t *testing.T) {
 			t.Errorf("claimed %v %v", recs, err)
 		}
 	})
+}
+
+// W11: a machine elsewhere outlives a boot of this computer, and a create call for it may,
+// too: that it is not there yet does not end its record.
+func TestOtherBootElsewhere(t *testing.T) {
+	for name, lose := range map[string]func(p places) error{
+		"both nets":    func(places) error { return nil },
+		"ledger only":  func(p places) error { return os.RemoveAll(p.run) },
+		"records only": func(p places) error { return os.RemoveAll(p.state) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlaces(t)
+			before := p.open(t, onHost(host("boot-1")))
+			s := before.NewSession("stdio", "before")
+			there := store.Wish{Target: "cloud", Account: "t1", Name: "mcp-there", Kind: store.Ephemeral}
+			sent, err := s.Intend(t.Context(), there)
+			check(t, err)
+			there.Name = "mcp-known"
+			known, err := s.Intend(t.Context(), there)
+			check(t, err)
+			check(t, s.Confirm(t.Context(), known, "mach-1", time.Unix(1_700_000_000, 0)))
+			check(t, before.Abort())
+			check(t, lose(p))
+
+			h := host("boot-2")
+			now := time.Hour
+			h.Awake = func() time.Duration { return now }
+			st := p.open(t, onHost(h))
+			recs, err := st.Claim(t.Context(), store.Claims{})
+			check(t, err)
+			if len(recs) != 2 {
+				t.Fatalf("claimed %+v", recs)
+			}
+			for _, r := range recs {
+				if r.Account != "t1" || r.UID == known.UID && r.FleetID != "mach-1" {
+					t.Errorf("claimed %+v", r)
+				}
+				left, err := st.Settle(t.Context(), store.Outcome{Record: r, Result: store.Absent})
+				if err != nil || (len(left) == 1) != (r.UID == sent.UID) {
+					t.Errorf("%s: left %v %v", r.Name, left, err)
+				}
+			}
+			now += 20 * time.Minute
+			recs, err = st.Claim(t.Context(), store.Claims{})
+			check(t, err)
+			if len(recs) != 1 || recs[0].UID != sent.UID {
+				t.Fatalf("claimed %+v", recs)
+			}
+			if left, err := st.Settle(t.Context(), store.Outcome{Record: recs[0], Result: store.Absent}); err != nil || len(left) != 0 {
+				t.Errorf("left %v %v", left, err)
+			}
+		})
+	}
 }
 
 // bootedOnce leaves what a process of boot-1 left: an ephemeral machine, and

@@ -214,7 +214,7 @@ func (s *Store) fromEntry(e entry) (imported, bool) {
 		im.recent = true
 	case here && e.MachineID != "" && e.BootID != "" && s.host.BootID != "": // P2
 		im.inst = instance{Dead: true}
-		im.rec.Deadline = 0 // a create call does not outlive the boot
+		im.rec.bootOver(s.host.now())
 		if e.Kind == Persistent {
 			im = imported{rec: im.rec, remove: true, note: fmt.Sprintf("the create of %s machine %s was interrupted; if it exists it is kept", e.Target, e.Name)}
 		}
@@ -222,6 +222,17 @@ func (s *Store) fromEntry(e entry) (imported, bool) {
 		im = imported{note: fmt.Sprintf("machine %s %s was made on another computer or on one that cannot be told from it (ledger %s.json); it is left alone", e.Target, e.Name, e.UID)}
 	}
 	return im, true
+}
+
+// bootOver says what the end of the boot in which a record was written means for its
+// create call: one to this computer's engine has ended with it, one to a fleet elsewhere may
+// still take effect for as long as from an owner that has just died.
+func (r *Record) bootOver(now int64) {
+	if r.remote() {
+		r.unsent(now)
+	} else {
+		r.Deadline = 0
+	}
 }
 
 // provenElsewhere reports whether the owner of an entry of another runtime
@@ -247,7 +258,8 @@ func (s *Store) fromOtherBoot(old []Record, boot bootRow, have []imported) []imp
 		if known || r.Phase == Gone || r.Kind == Persistent {
 			continue
 		}
-		r.Session, r.Deadline, r.Due, r.Claimer, r.Claimed = "", 0, 0, "", 0
+		r.bootOver(s.host.now())
+		r.Session, r.Due, r.Claimer, r.Claimed = "", 0, "", 0
 		all = append(all, imported{rec: r, inst: instance{Dead: true}})
 	}
 	return all

@@ -109,6 +109,13 @@ type Record struct {
 // Key is the record's key.
 func (r Record) Key() Key { return Key{r.Target, r.Account, r.Name} }
 
+// localTarget is the fleet of this computer.
+const localTarget = "local"
+
+// remote reports whether the machine is elsewhere: then a create call may outlive a boot
+// of this computer, and what is deleted is told by an id that is never used again.
+func (r Record) remote() bool { return r.Target != localTarget }
+
 // unsent starts the wait for a machine that may still appear, when the owner is
 // known to send no create call any more: he gave up, ended or died. He may have been
 // stopped since his intent, and sent it a moment ago.

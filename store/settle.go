@@ -138,7 +138,7 @@ func (t *tx) settle(r *Record, o Outcome) (bool, error) {
 	}
 	// an earlier try may still be on its way to the fleet, and must not meet
 	// a new machine of that name
-	if r.Account != "" || !r.Stolen && r.Attempts == 0 {
+	if r.remote() || !r.Stolen && r.Attempts == 0 {
 		return true, t.dropRecord(*r)
 	}
 	r.Phase, r.Due, r.Error, r.Blocked = Gone, now+int64(quarantine), "", false
