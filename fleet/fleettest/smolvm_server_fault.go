@@ -23,6 +23,8 @@ type SmolvmFault struct {
 	Body      string `json:"body,omitempty"`
 	Done      bool   `json:"done,omitempty"` // do the work before answering Status
 	Drop      string `json:"drop,omitempty"` // "before" or "after" the work: close the connection without an answer
+
+	Header map[string]string `json:"header,omitempty"` // goes with the answer; the cloud only
 }
 
 func (f *SmolvmFault) reply() reply {

@@ -18,6 +18,20 @@ type Traits struct {
 	Network fleet.Network // of test machines; the image may need it
 	Guest   bool          // commands run for real, with the usual tools of a shell
 	Missing bool          // a program that does not exist is an error and not an exit code
+	Text    bool          // commands print text: bytes that are not UTF-8 are lost
+
+	// Remote fleets run machines elsewhere: they publish no port of this computer,
+	// cannot tell a machine that never ran from one that is stopped, and have a
+	// history of a machine from its creation on.
+	Remote bool
+}
+
+// unstarted is the state of a machine that never ran.
+func (t Traits) unstarted() fleet.State {
+	if t.Remote {
+		return fleet.Stopped
+	}
+	return fleet.Created
 }
 
 // Suite is the contract of [fleet.Fleet]. open returns a fleet with nothing in it
