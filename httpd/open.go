@@ -1,0 +1,174 @@
+package httpd
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// An opening is a session with a handshake that may come of a request. The SDK may ask
+// for its server several times, or not at all.
+type opening struct {
+	server *Server
+	token  Token
+
+	once    sync.Once
+	session Session
+	err     error
+	entered atomic.Bool // in the table of sessions
+}
+
+// get makes the session at the first call.
+func (o *opening) get() (Session, error) {
+	o.once.Do(func() {
+		o.session, o.err = o.server.opts.Open(Opening{Token: o.token, Kind: "http", Lease: o.server.leaseOf(o.token)})
+		if o.err == nil {
+			o.session.Server().AddReceivingMiddleware(o.server.watch(o.token), o.enter)
+		}
+	})
+	return o.session, o.err
+}
+
+// enter enters the session in the table once its handshake has succeeded: then it has
+// an id.
+func (o *opening) enter(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		res, err := next(ctx, method, req)
+		if method != "initialize" || err != nil || o.entered.Load() {
+			return res, err
+		}
+		client, ok := req.GetSession().(*mcp.ServerSession)
+		if !ok || !o.server.sessions.add(&entry{token: o.token, session: o.session, id: client.ID(), client: client}) {
+			return nil, errClosing
+		}
+		o.entered.Store(true)
+		o.server.opts.Log.Info("session opened", "principal", o.token.Name, "session", short(client.ID()), "client", clientName(client))
+		return res, nil
+	}
+}
+
+var errClosing = errors.New("the server is shutting down")
+
+// abandon drops what never became a session.
+func (o *opening) abandon() {
+	if o.session == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if _, err := o.session.End(ctx); err != nil {
+		o.server.opts.Log.Warn("end of a session that was not opened", "err", err)
+	}
+}
+
+// leaseOf is how sessions of a principal get at its lease.
+func (s *Server) leaseOf(token Token) func(make bool) Session {
+	return func(make bool) Session {
+		e, err := s.lease(token, make)
+		if err != nil {
+			s.opts.Log.Warn("no lease", "principal", token.Name, "err", err)
+		}
+		if e == nil {
+			return nil
+		}
+		return e.session
+	}
+}
+
+// lease is the lease of a token's principal; nil without an error when there is none
+// and none is to be made.
+func (s *Server) lease(token Token, make bool) (*entry, error) {
+	t := &s.sessions
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.of(token.Name)
+	switch {
+	case t.closed:
+		return nil, errClosing
+	case p.lease != nil || !make:
+		return p.lease, nil
+	}
+	session, err := s.opts.Open(Opening{Token: token, Kind: "stateless"})
+	if err != nil {
+		return nil, err
+	}
+	session.Server().AddReceivingMiddleware(s.watch(token))
+	p.lease = &entry{token: token, principal: p, session: session}
+	p.used = time.Now()
+	return p.lease, nil
+}
+
+// end ends a session that was taken out of the table. It returns when its end is known
+// and clears up in the background.
+func (s *Server) end(ctx context.Context, e *entry) error {
+	clean, err := s.finish(ctx, e)
+	go func() { // counted by whoever took it out
+		defer s.ending.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), s.opts.CleanTime)
+		defer cancel()
+		s.clear(ctx, e, clean)
+	}()
+	return err
+}
+
+// clear clears up what a session left, together with few others at a time.
+func (s *Server) clear(ctx context.Context, e *entry, clean func(context.Context) error) error {
+	select {
+	case s.clearing <- struct{}{}:
+		defer func() { <-s.clearing }()
+	case <-ctx.Done():
+	}
+	err := clean(ctx)
+	if err != nil {
+		s.opts.Log.Warn("not all that a session left is gone yet", "principal", e.token.Name, "session", short(e.id), "err", err)
+	}
+	return err
+}
+
+// finish makes the end of a session known, and closes its streams.
+func (s *Server) finish(ctx context.Context, e *entry) (clean func(context.Context) error, err error) {
+	clean, err = e.session.End(ctx)
+	s.opts.Log.Info("session ended", "principal", e.token.Name, "session", short(e.id), "why", e.why)
+	if err != nil {
+		s.opts.Log.Error("the end of a session is not on record", "principal", e.token.Name, "session", short(e.id), "err", err)
+	}
+	if e.client != nil {
+		s.ending.Go(func() { _ = e.client.Close() }) // says only how the streams ended
+	}
+	return clean, err
+}
+
+// endAll ends all sessions at once: first their ends are made known, then what they left is
+// cleared up.
+func (s *Server) endAll(ctx context.Context) error {
+	all := s.sessions.takeAll()
+	cleans := make([]func(context.Context) error, len(all))
+	errs := make([]error, len(all))
+	var ends sync.WaitGroup
+	for i, e := range all {
+		ends.Go(func() { cleans[i], errs[i] = s.finish(ctx, e) })
+	}
+	ends.Wait()
+	for i, clean := range cleans {
+		ends.Go(func() { errs[i] = errors.Join(errs[i], s.clear(ctx, all[i], clean)) })
+	}
+	ends.Wait()
+	s.ending.Wait()
+	return errors.Join(errs...)
+}
+
+// short is enough of a session's id to tell it from others in a log, and not enough to
+// use it.
+func short(id string) string { return id[:min(len(id), 8)] }
+
+func clientName(client *mcp.ServerSession) string {
+	if p := client.InitializeParams(); p != nil && p.ClientInfo != nil {
+		name := p.ClientInfo.Name + " " + p.ClientInfo.Version
+		return name[:min(len(name), 80)]
+	}
+	return ""
+}
