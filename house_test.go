@@ -30,7 +30,8 @@ var imports = map[string][]string{
 	"fleet":  {},
 	"reaper": {"smol-mcp/store", "smol-mcp/fleet"},
 	"tools":  {"smol-mcp/store", "smol-mcp/fleet", "github.com/modelcontextprotocol/go-sdk", "github.com/google/jsonschema-go"},
-	"cmd":    {"smol-mcp/store", "smol-mcp/fleet", "smol-mcp/reaper", "smol-mcp/tools", "github.com/modelcontextprotocol/go-sdk"},
+	"httpd":  {"github.com/modelcontextprotocol/go-sdk"},
+	"cmd":    {"smol-mcp/store", "smol-mcp/fleet", "smol-mcp/reaper", "smol-mcp/tools", "smol-mcp/httpd", "github.com/modelcontextprotocol/go-sdk"},
 
 	// The built-in engine is a program of its own, so that what it needs costs the
 	// others nothing.
