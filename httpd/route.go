@@ -21,8 +21,8 @@ const (
 	listenMethod  = "subscriptions/listen"
 )
 
-// healthPath answers the holder of a token without a session.
-const healthPath = "/healthz"
+// HealthPath answers the holder of a token without a session.
+const HealthPath = "/healthz"
 
 // headTime is how long a client may be silent before its request is authorized and
 // its body is begun.
@@ -44,7 +44,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case r.URL.Path == s.opts.Path:
-	case r.URL.Path == healthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+	case r.URL.Path == HealthPath && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		s.health(w)
 		return
 	default:

@@ -32,3 +32,10 @@ func (s *Session) leased(rec Record) bool {
 	lease := s.lease(false)
 	return lease != nil && lease.id == rec.Session
 }
+
+// Owns reports whether s has machines that its end takes with it.
+func (s *Session) Owns() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.recs) > 0
+}

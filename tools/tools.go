@@ -121,6 +121,9 @@ func (s *Session) Server() *mcp.Server { return s.server }
 // waiting.
 func (s *Session) Busy() bool { return s.calls.busy() || s.waits.busy() }
 
+// Owns reports whether the end of the session takes machines with it.
+func (s *Session) Owns() bool { return s.records.Owns() }
+
 // errSessionOver is the cause of the end of calls that their session outran.
 var errSessionOver = errors.New("the session is over")
 

@@ -56,6 +56,8 @@ func (c *call) has(name string) bool {
 func commands() []command {
 	return []command{
 		{run: runServe},
+		{name: "http", summary: "serve many clients over HTTP, each with a token", help: httpHelp, flags: httpFlags(), run: runHTTP},
+		{name: "token", summary: "make, list and remove the tokens of HTTP clients", help: tokenHelp, flags: tokenFlags(), args: "new|list|remove [NAME]", run: runToken},
 		{name: "config", summary: "print every setting, its value and where the value came from", flags: []option{optJSON}, run: runConfig},
 		{name: "parity", summary: "compare the engine's API with the part that this program knows", help: parityHelp, flags: []option{optJSON}, run: runParity},
 		{name: "status", summary: "show processes, sessions and machines, and what will become of each", help: statusHelp, flags: statusFlags(), run: runStatus},
@@ -176,7 +178,7 @@ func (c *call) argument(arg string) error {
 		c.command = commands()[i]
 		return nil
 	}
-	if c.command.args == "" || len(c.args) > 0 {
+	if len(c.args) >= len(strings.Fields(c.command.args)) {
 		return &usageError{fmt.Sprintf("%s: unexpected argument %q", c.name, arg), usageHint(c.command)}
 	}
 	c.args = append(c.args, arg)

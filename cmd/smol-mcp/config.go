@@ -94,6 +94,26 @@ func resolve(env lookup, flagFile string) (*resolved, error) {
 	return r, nil
 }
 
+// override sets settings from flags of the command line; names maps flags to keys.
+func (r *resolved) override(flags, names map[string]string) error {
+	table := settings(&r.Config)
+	for i, s := range table {
+		for flag, key := range names {
+			value, given := flags[flag]
+			if s.key != key || !given {
+				continue
+			}
+			v, err := s.kind.parse(value)
+			if err != nil {
+				return &settingError{where: "--" + flag, why: err.Error(), hint: s.help}
+			}
+			s.set(v)
+			r.origins[i] = origin("flag --" + flag)
+		}
+	}
+	return nil
+}
+
 // configFile tells which file to read: the flag's, the one of SMOL_MCP_CONFIG
 // (empty: none at all), or the usual one, which need not exist.
 func configFile(env lookup, flagFile string) (path string, named bool, err error) {

@@ -61,7 +61,7 @@ func served() ([]*mcp.Tool, error) {
 	}
 	ctx := context.Background()
 	here, there := mcp.NewInMemoryTransports()
-	session := tools.New(wire(&r.Config, slog.New(slog.DiscardHandler)).options, "stdio")
+	session := tools.New(wire(&r.Config, "stdio", slog.New(slog.DiscardHandler)).options, "stdio")
 	defer session.Close(ctx)
 	if _, err := session.Server().Connect(ctx, there, nil); err != nil {
 		return nil, err

@@ -135,6 +135,39 @@ func (k list) each(paths []string) (any, error) {
 	return paths, nil
 }
 
+// words is a list of words: an array in the file, or as in a variable separated by commas.
+type words struct{ check func(string) error }
+
+func (k words) initial() any { return []string(nil) }
+
+func (k words) bounds() string { return "" }
+
+func (k words) parse(s string) (any, error) {
+	var all []string
+	for _, w := range strings.Split(s, ",") {
+		if w = strings.TrimSpace(w); w == "" {
+			continue
+		}
+		if err := k.check(w); err != nil {
+			return nil, err
+		}
+		all = append(all, w)
+	}
+	return all, nil
+}
+
+func (k words) decode(v []byte) (any, error) {
+	var items []string
+	if json.Unmarshal(v, &items) == nil {
+		return k.parse(strings.Join(items, ","))
+	}
+	s, err := decodeString(v)
+	if err != nil {
+		return nil, fmt.Errorf("must be a list of strings, not %s", show(v))
+	}
+	return k.parse(s)
+}
+
 func decodeString(v []byte) (string, error) {
 	var s *string
 	if json.Unmarshal(v, &s) != nil || s == nil {
@@ -196,6 +229,9 @@ func (s setting) print() string {
 		return "set"
 	}
 	if v, ok := s.load().([]string); ok {
+		if _, commas := s.kind.(words); commas {
+			return strings.Join(v, ",")
+		}
 		return strings.Join(v, string(os.PathListSeparator))
 	}
 	return fmt.Sprint(s.load())

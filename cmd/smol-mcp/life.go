@@ -69,10 +69,16 @@ func (l *life) run() (code int, err error) {
 			l.log.Info("ending", "reason", cause.Error())
 		}
 	}
+	return cleanUp(l.signals, l.budget, code, signalled, func() error { return l.end(ss) })
+}
+
+// cleanUp runs end within the budget. A second signal other than SIGHUP quits without
+// waiting. code is what the program would exit with if all went well.
+func cleanUp(signals <-chan os.Signal, budget time.Duration, code int, signalled bool, end func() error) (int, error) {
 	ended := make(chan error, 1)
-	go func() { ended <- l.end(ss) }()
-	budget := time.NewTimer(l.budget)
-	defer budget.Stop()
+	go func() { ended <- end() }() // abandoned when the budget is over: then the process ends
+	over := time.NewTimer(budget)
+	defer over.Stop()
 	for {
 		select {
 		case err := <-ended:
@@ -80,12 +86,12 @@ func (l *life) run() (code int, err error) {
 				code = exitFailure
 			}
 			return code, err
-		case <-budget.C:
+		case <-over.C:
 			if code == exitOK {
 				code = exitFailure
 			}
 			return code, errors.New("clean-up took too long; what is left is recorded and cleaned up later")
-		case sig := <-l.signals:
+		case sig := <-signals:
 			if signalled && sig != syscall.SIGHUP {
 				return signalCode(sig), errors.New("quit without waiting for the clean-up; what is left is recorded and cleaned up later")
 			}
@@ -109,7 +115,13 @@ func (l *life) end(ss *mcp.ServerSession) error {
 	case <-drained:
 	case <-time.After(drainTime):
 	}
-	for _, c := range l.closers {
+	return errors.Join(append(errs, closeAll(l.closers))...)
+}
+
+// closeAll closes parts in their order, whatever fails.
+func closeAll(closers []closer) error {
+	var errs []error
+	for _, c := range closers {
 		if err := c.close(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", c.name, err))
 		}

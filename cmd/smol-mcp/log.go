@@ -15,11 +15,14 @@ type quiet struct {
 	done  chan struct{}
 }
 
-// newLog returns a logger that writes to w, and what to call before the
-// process exits: it waits for the last lines, within a bound.
-func newLog(w io.Writer) (*slog.Logger, func()) {
+// newLog returns a logger that writes to w in a format, which is text or json, and what
+// to call before the process exits: it waits for the last lines, within a bound.
+func newLog(w io.Writer, format string) (*slog.Logger, func()) {
 	q := &quiet{lines: make(chan []byte, 256), done: make(chan struct{})}
 	go q.copy(w)
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(q, nil)), q.close
+	}
 	return slog.New(slog.NewTextHandler(q, nil)), q.close
 }
 

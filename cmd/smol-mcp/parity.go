@@ -24,7 +24,7 @@ func runParity(c *call) (err error) {
 	if err != nil {
 		return err
 	}
-	log, flush := newLog(c.stderr)
+	log, flush := newLog(c.stderr, r.LogFormat)
 	defer flush()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

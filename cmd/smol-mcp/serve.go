@@ -24,13 +24,13 @@ func runServe(c *call) error {
 	if isTerminal(c.stdin) {
 		fmt.Fprint(c.stderr, terminalNote)
 	}
-	log, flush := newLog(c.stderr)
+	log, flush := newLog(c.stderr, r.LogFormat)
 	defer flush()
 	signals, stopSignals := watchSignals()
 	defer stopSignals()
 	orphaned, stopWatch := watchParent(parentPoll)
 	defer stopWatch()
-	p := wire(&r.Config, log)
+	p := wire(&r.Config, "stdio", log)
 	p.reaper.Start()
 	l := &life{
 		session:   tools.New(p.options, "stdio"),
@@ -56,10 +56,10 @@ type parts struct {
 	closers []closer
 }
 
-// wire makes the parts from the settings. The store opens, the engine starts and the
-// cloud is asked when a call needs them.
-func wire(c *Config, log *slog.Logger) *parts {
-	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: "stdio", Version: version, CrashGrace: grace(c), Log: log})
+// wire makes the parts from the settings, for a process of a kind, which is stdio or
+// http. The store opens, the engine starts and the cloud is asked when a call needs them.
+func wire(c *Config, kind string, log *slog.Logger) *parts {
+	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: kind, Version: version, CrashGrace: grace(c), Log: log})
 	p := newPlaces(c, os.LookupEnv, st, log)
 	rp := reaper.New(st, p.forReaper(), reaper.Options{Served: p.forLeftovers(), Account: p.account, Log: log})
 	return &parts{

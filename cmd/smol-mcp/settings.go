@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"smol-mcp/fleet"
+	"smol-mcp/httpd"
 )
 
 // Config is every setting: a field here and a line in [settings] each, so the
@@ -42,6 +44,19 @@ type Config struct {
 	ServeStartSecs    int
 	LogsTail          int
 	LogsPollSecs      int
+	LogFormat         string
+	HTTPHost          string
+	HTTPPort          int
+	HTTPPath          string
+	HTTPIdleSecs      int
+	HTTPMaxSessions   int
+	HTTPHosts         []string
+	HTTPOrigins       []string
+	HTTPCert          string
+	HTTPKey           string
+	AuthToken         string
+	AuthTokenFile     string
+	HTTPTokensFile    string
 }
 
 // setting is where one field of a Config comes from.
@@ -84,6 +99,19 @@ func settings(c *Config) []setting {
 		{"serveStartTimeoutSecs", "SMOL_MCP_SERVE_START_TIMEOUT_SECS", &c.ServeStartSecs, whole{60, 1, 600}, "wait for a started engine to answer"},
 		{"logsTail", "SMOL_MCP_LOGS_TAIL", &c.LogsTail, whole{100, 1, 10000}, "console lines of machine-logs, where the call says nothing"},
 		{"logsPollSecs", "SMOL_MCP_LOGS_POLL_SECS", &c.LogsPollSecs, whole{2, 1, 3600}, "pause between two looks at a log that a client follows"},
+		{"logFormat", "SMOL_MCP_LOG_FORMAT", &c.LogFormat, choice{"text", "json"}, "of the log on standard error"},
+		{"httpHost", "SMOL_MCP_HTTP_HOST", &c.HTTPHost, text{def: "127.0.0.1", check: checkListen}, "address that smol-mcp http listens on; 0.0.0.0 is all of IPv4, :: all"},
+		{"httpPort", "SMOL_MCP_HTTP_PORT", &c.HTTPPort, whole{8080, 0, 65535}, "port of it; 0 takes a free one, which the log names"},
+		{"httpPath", "SMOL_MCP_HTTP_PATH", &c.HTTPPath, text{def: "/mcp", check: checkEndpoint}, "path of the MCP endpoint"},
+		{"httpSessionIdleSecs", "SMOL_MCP_HTTP_SESSION_IDLE_SECS", &c.HTTPIdleSecs, whole{1800, 1, 30 * day}, "an HTTP session in which nothing runs ends after this, with its machines"},
+		{"httpMaxSessions", "SMOL_MCP_HTTP_MAX_SESSIONS", &c.HTTPMaxSessions, whole{1000, 1, 100000}, "sessions of one token at once; at the limit one that is idle and has no machines makes room"},
+		{"httpAllowedHosts", "SMOL_MCP_HTTP_ALLOWED_HOSTS", &c.HTTPHosts, words{httpd.CheckHost}, "Host headers to accept, with or without a port, separated by commas; empty: those of the loopback where only it is listened on, else any"},
+		{"httpAllowedOrigins", "SMOL_MCP_HTTP_ALLOWED_ORIGINS", &c.HTTPOrigins, words{httpd.CheckOrigin}, "Origin headers of browsers to accept, separated by commas; empty: pages of the server's own host"},
+		{"httpTlsCert", "SMOL_MCP_HTTP_TLS_CERT", &c.HTTPCert, text{check: checkAbsolute}, "file of the TLS certificate with its chain, read again when it changes; empty: no TLS"},
+		{"httpTlsKey", "SMOL_MCP_HTTP_TLS_KEY", &c.HTTPKey, text{check: checkAbsolute}, "file of the certificate's key"},
+		{"authToken", "SMOL_MCP_AUTH_TOKEN", &c.AuthToken, text{secret: true, check: checkAuthToken}, "token that HTTP clients have to send; a file with it must be private"},
+		{"authTokenFile", "SMOL_MCP_AUTH_TOKEN_FILE", &c.AuthTokenFile, text{check: checkAbsolute}, "private file with that token"},
+		{"httpTokensFile", "SMOL_MCP_HTTP_TOKENS_FILE", &c.HTTPTokensFile, text{check: checkAbsolute}, "file of named tokens, each with machines of its own, which smol-mcp token writes; empty: tokens beside the usual settings file, if there is one"},
 	}
 }
 
@@ -92,7 +120,39 @@ func (c *Config) checkTogether() (key string, err error) {
 	if c.ExecTimeoutSecs > c.MaxExecSecs {
 		return "execTimeoutSecs", fmt.Errorf("%d is above the ceiling, maxExecTimeoutSecs (SMOL_MCP_MAX_EXEC_TIMEOUT_SECS), which is %d: no command could run with the default", c.ExecTimeoutSecs, c.MaxExecSecs)
 	}
+	switch {
+	case (c.HTTPCert == "") != (c.HTTPKey == ""):
+		return "httpTlsKey", errors.New("a certificate (httpTlsCert) and its key (httpTlsKey) go together, and one is missing")
+	case c.AuthToken != "" && c.AuthTokenFile != "":
+		return "authTokenFile", errors.New("the token is in authToken (SMOL_MCP_AUTH_TOKEN) already; clear one of the two")
+	}
 	return "", nil
+}
+
+// checkListen accepts addresses and host names, without a port.
+func checkListen(s string) error {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return nil
+	}
+	if s == "" || strings.ContainsAny(s, ":[]/ ") || httpd.CheckHost(s) != nil {
+		return fmt.Errorf("%q is neither an address, as 127.0.0.1 or ::, nor a host name; the port is a setting of its own", s)
+	}
+	return nil
+}
+
+// checkEndpoint accepts a path as it stands in requests.
+func checkEndpoint(s string) error {
+	if u, err := url.Parse(s); err != nil || u.Path != s || !strings.HasPrefix(s, "/") || path.Clean(s) != s || s == httpd.HealthPath {
+		return fmt.Errorf("%q is no path such as /mcp, without escapes, and other than %s", s, httpd.HealthPath)
+	}
+	return nil
+}
+
+func checkAuthToken(s string) error {
+	if s == "" {
+		return nil
+	}
+	return httpd.CheckToken(s)
 }
 
 func notEmpty(s string) error {
