@@ -2,6 +2,7 @@ package reaper_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -22,6 +23,8 @@ func check(t testing.TB, err error) {
 // places are the directories of one test, and a clock that it can move.
 type places struct {
 	run, state string
+	elsewhere  bool   // the fleet is not of this computer
+	boot       string // that began since; empty: none did
 	mu         sync.Mutex
 	ahead      time.Duration
 }
@@ -47,6 +50,9 @@ func (p *places) options(change ...func(*store.Options)) store.Options {
 		return awake() + p.ahead
 	}
 	host.Suspended = nil
+	if p.boot != "" {
+		host.BootID = p.boot
+	}
 	opts := store.Options{RuntimeDir: p.run, StateDir: p.state, Kind: "test", Version: "test", Host: host}
 	for _, f := range change {
 		f(&opts)
@@ -65,10 +71,30 @@ func newReaper(st *store.Store, w reaper.Fleet) *reaper.Reaper {
 	return reaper.New(st, map[string]reaper.Fleet{"local": w}, reaper.Options{})
 }
 
-func local(name string) store.Key { return store.Key{Target: "local", Name: name} }
+// targetEnv tells a worker that its fleet is not of this computer.
+const targetEnv = "SMOL_MCP_TEST_ELSEWHERE"
+
+// tenant is the account of the fleet that is elsewhere.
+const tenant = "t1"
+
+// local is the key of a machine of this computer; in a worker, of the worker's fleet.
+func local(name string) store.Key { return wish(name, "").Key() }
 
 func wish(name string, kind store.Kind) store.Wish {
+	if os.Getenv(targetEnv) != "" {
+		return store.Wish{Target: "cloud", Account: tenant, Name: name, Kind: kind}
+	}
 	return store.Wish{Target: "local", Name: name, Kind: kind}
+}
+
+// reaperOf is newReaper for a fleet that may be elsewhere.
+func reaperOf(st *store.Store, w reaper.Fleet, elsewhere bool) *reaper.Reaper {
+	if !elsewhere {
+		return newReaper(st, w)
+	}
+	return reaper.New(st, map[string]reaper.Fleet{"cloud": w}, reaper.Options{
+		Account: func(context.Context, string) (string, error) { return tenant, nil },
+	})
 }
 
 // maker is a fleet in which tests make machines.
@@ -133,7 +159,7 @@ func (p *places) clean(t testing.TB, w *world, names ...string) {
 func (p *places) collect(t testing.TB, w *world) {
 	t.Helper()
 	st := p.open(t)
-	r := newReaper(st, w)
+	r := reaperOf(st, w, p.elsewhere)
 	for range 4 {
 		_, err := r.Collect(t.Context(), true)
 		check(t, err)

@@ -32,7 +32,7 @@ func work(role string) error {
 		RuntimeDir: os.Getenv("SMOL_MCP_TEST_RUN"), StateDir: os.Getenv("SMOL_MCP_TEST_STATE"),
 		Kind: "stdio", Version: "test", CrashGrace: grace,
 	})
-	r := reaper.New(st, map[string]reaper.Fleet{"local": w}, reaper.Options{})
+	r := reaperOf(st, w, os.Getenv(targetEnv) != "")
 	switch role {
 	case "life":
 		return life(st, r, w)

@@ -23,6 +23,7 @@ type world struct {
 	calls    []string // "create mcp-a", "delete mcp-a 200", ...
 	times    []string // when each request was carried out
 	serial   int
+	ids      bool         // machines have ids that are not their names
 	requests atomic.Int64 // under way
 	calm     atomic.Bool  // the hooks are off
 
@@ -89,29 +90,48 @@ func (w *world) create(name, parent string) (m fleet.Machine, err error) {
 		// one made later is told apart by its time, in whole seconds
 		made := machine{w.serial, time.Now().Truncate(time.Second).Add(time.Duration(10*w.serial) * time.Second), parent}
 		w.machines[name] = made
-		m = fleet.Machine{ID: name, Name: name, CreatedAt: made.Created}
+		m = fleet.Machine{ID: w.idOf(name, made), Name: name, CreatedAt: made.Created}
 		return nil
 	})
 	return m, err
 }
 
-func (w *world) Get(ctx context.Context, name string) (m fleet.Machine, err error) {
-	err = w.do("get", name, func() error {
+func (w *world) idOf(name string, m machine) string {
+	if w.ids {
+		return fmt.Sprintf("mach-%d", m.Serial)
+	}
+	return name
+}
+
+// named returns the name of the machine that ref stands for, an id or a name.
+func (w *world) named(ref string) string {
+	for name, m := range w.machines {
+		if w.ids && w.idOf(name, m) == ref {
+			return name
+		}
+	}
+	return ref
+}
+
+func (w *world) Get(ctx context.Context, ref string) (m fleet.Machine, err error) {
+	err = w.do("get", ref, func() error {
+		name := w.named(ref)
 		found, ok := w.machines[name]
 		if !ok {
-			return notFound(name)
+			return notFound(ref)
 		}
-		m = fleet.Machine{ID: name, Name: name, State: fleet.Running, CreatedAt: found.Created}
+		m = fleet.Machine{ID: w.idOf(name, found), Name: name, State: fleet.Running, CreatedAt: found.Created}
 		return nil
 	})
 	return m, err
 }
 
-func (w *world) Delete(ctx context.Context, name string) (fleet.Deletion, error) {
+func (w *world) Delete(ctx context.Context, ref string) (fleet.Deletion, error) {
 	if err := ctx.Err(); err != nil {
 		return fleet.Deletion{}, err
 	}
-	return fleet.Deletion{}, w.do("delete", name, func() error {
+	return fleet.Deletion{}, w.do("delete", ref, func() error {
+		name := w.named(ref)
 		if _, ok := w.machines[name]; !ok {
 			return notFound(name)
 		}

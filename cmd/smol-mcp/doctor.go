@@ -18,9 +18,10 @@ import (
 	"smol-mcp/store"
 )
 
-const doctorHelp = `Looks at all that machines need: settings, records, the engine that would serve, how
-machines are run and why not with the hardware's help, kernel, images, directories
-and their owners, free space, versions. It starts no engine; to see whether the
+const doctorHelp = `Looks at all that machines need: settings, records, the cloud's key where the cloud is
+served, the engine that would serve, how machines are run and why not with the
+hardware's help, kernel, images, directories and their owners, free space,
+versions. It starts no engine; to see whether the
 hardware helps it may boot a guest for up to five seconds, once per boot of this
 computer. Each finding has a code, and what is not well a cause and a remedy.
 
@@ -89,6 +90,11 @@ func examine(ctx context.Context, configFile string) []finding {
 	st := store.New(store.Options{RuntimeDir: r.RuntimeDir, Kind: "doctor", Version: version, CrashGrace: grace(&r.Config), ReadOnly: true})
 	defer st.Close()
 	all = append(all, examineRecords(ctx, st)...)
+	local, cloud := r.serves()
+	all = append(all, examineCloud(ctx, r, st, cloud)...)
+	if !local {
+		return all
+	}
 	smolvm, usable := examineSmolvm(ctx, r.Smolvm, r.MinSmolvm)
 	if r.Engine != "qemu" {
 		all = append(all, smolvm)

@@ -92,7 +92,7 @@ func printStatus(out io.Writer, sv store.Survey) error {
 			if m.Within > 0 {
 				fate += " " + age(m.Within)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.Target, r.Kind, r.Phase, age(time.Since(r.Created)), short(r.Instance), r.OwnerLife(), fate, m.Reason)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, whose(r), r.Kind, r.Phase, age(time.Since(r.Created)), short(r.Instance), r.OwnerLife(), fate, m.Reason)
 		}
 		w.Flush()
 	}
@@ -104,6 +104,14 @@ func printStatus(out io.Writer, sv store.Survey) error {
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// whose is a record's target with the account there, where it has one.
+func whose(r store.Record) string {
+	if r.Account == "" {
+		return r.Target
+	}
+	return r.Target + "/" + r.Account
 }
 
 // sessionsOf lists the sessions of a process: their clients and states.
