@@ -37,7 +37,7 @@ var imports = map[string][]string{
 	// others nothing.
 	"fleet/engine": {
 		"github.com/google/go-containerregistry", "github.com/Microsoft/hcsshim", "github.com/hashicorp/yamux",
-		"github.com/klauspost/compress", "github.com/ulikunitz/xz", "golang.org/x/sys",
+		"github.com/klauspost/compress", "github.com/ulikunitz/xz", "golang.org/x/sys", "golang.org/x/net", "gvisor.dev/gvisor",
 	},
 	"cmd/smol-engine": {"smol-mcp/fleet/engine"},
 	"cmd/smol-guest":  {"smol-mcp/fleet/engine"},

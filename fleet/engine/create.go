@@ -6,12 +6,12 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"smol-mcp/fleet/engine/image"
 	"smol-mcp/fleet/engine/machine"
+	"smol-mcp/fleet/engine/netfilter"
 )
 
 // createRequest is the body of a create. Integers have smolvm's widths, so that
@@ -95,8 +95,8 @@ func (c *createRequest) spec() (machine.Spec, error) {
 	if spec.Env, err = environment(c.Env); err != nil {
 		return spec, err
 	}
-	if err := checkCIDRs(c.AllowedCIDRs); err != nil {
-		return spec, err
+	if _, err := netfilter.NewPolicy(false, c.AllowedHosts, c.AllowedCIDRs); err != nil {
+		return spec, badRequest("%v", err)
 	}
 	spec.Ports, err = checkPorts(c.Ports)
 	return spec, err
@@ -125,17 +125,6 @@ func validVariable(name string) bool {
 		return false
 	}
 	return strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == ""
-}
-
-func checkCIDRs(list []string) error {
-	for _, cidr := range list {
-		_, rangeErr := netip.ParsePrefix(cidr)
-		_, addrErr := netip.ParseAddr(cidr)
-		if rangeErr != nil && addrErr != nil {
-			return badRequest("invalid CIDR '%s'", cidr)
-		}
-	}
-	return nil
 }
 
 func checkPorts(list []portFields) ([]machine.Port, error) {

@@ -31,7 +31,7 @@ func (s *server) logs(w http.ResponseWriter, r *call) error {
 			return badRequest("tail must be at most %d", maxTail)
 		}
 	}
-	data, err := s.machines.Console(name)
+	data, end, err := s.machines.Console(name, machine.Oldest)
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (s *server) logs(w http.ResponseWriter, r *call) error {
 		writeLine(w, line)
 	}
 	if follow {
-		s.follow(w, r, name, data)
+		s.follow(w, r, name, end)
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func writeLine(w io.Writer, line []byte) {
 
 // follow sends whole lines as they come, until the client goes away or the machine
 // is deleted.
-func (s *server) follow(w http.ResponseWriter, r *call, name string, seen []byte) {
+func (s *server) follow(w http.ResponseWriter, r *call, name string, at int64) {
 	flusher, _ := w.(http.Flusher)
 	flush := func() {
 		if flusher != nil {
@@ -84,7 +84,6 @@ func (s *server) follow(w http.ResponseWriter, r *call, name string, seen []byte
 		}
 	}
 	flush()
-	at := len(seen)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -95,18 +94,15 @@ func (s *server) follow(w http.ResponseWriter, r *call, name string, seen []byte
 		case <-s.life.Done():
 			return
 		}
-		data, err := s.machines.Console(name)
+		data, end, err := s.machines.Console(name, at)
 		if err != nil {
 			return
 		}
-		if len(data) < at { // emptied since
-			at = 0
-		}
-		whole := bytes.LastIndexByte(data[at:], '\n') + 1
-		for _, line := range lastLines(data[at:at+whole], -1) {
+		whole := bytes.LastIndexByte(data, '\n') + 1
+		for _, line := range lastLines(data[:whole], -1) {
 			writeLine(w, line)
 		}
-		at += whole
+		at = end - int64(len(data)-whole)
 		flush()
 	}
 }

@@ -73,7 +73,16 @@ type Boot struct {
 	UnixNano int64  `json:"unixNano"`
 	Hostname string `json:"hostname"`
 	Grow     bool   `json:"grow"`               // the disk is larger than its file system
+	Net      *Net   `json:"net,omitempty"`      // how its network card is set up; nil leaves it alone
 	Workload *Exec  `json:"workload,omitempty"` // started, and not waited for
+}
+
+// Net is a network as a guest is told of it, in IPv4.
+type Net struct {
+	Address string `json:"address"`
+	Prefix  int    `json:"prefix"`
+	Gateway string `json:"gateway"`
+	DNS     string `json:"dns"`
 }
 
 // Exec is a program to run.

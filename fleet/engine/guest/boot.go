@@ -39,6 +39,11 @@ func (g *guest) boot(b agent.Boot) error {
 		say("loopback: %v", err)
 	}
 	writeNames(b.Hostname)
+	if b.Net != nil {
+		if err := joinNetwork(*b.Net); err != nil {
+			return fmt.Errorf("join the network: %w", err)
+		}
+	}
 	say("machine %s is up", b.Hostname)
 	if b.Workload != nil {
 		g.workload(*b.Workload)

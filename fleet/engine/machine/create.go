@@ -15,6 +15,9 @@ import (
 
 // Create makes a machine that is not started: a folder with a record.
 func (m *Manager) Create(spec Spec) (Record, error) {
+	if err := m.supports(spec); err != nil {
+		return Record{}, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for name := range m.machines {
@@ -22,7 +25,7 @@ func (m *Manager) Create(spec Spec) (Record, error) {
 			return Record{}, &Error{Conflict, fmt.Sprintf("machine '%s' already exists", name)}
 		}
 	}
-	vm := &machine{dir: filepath.Join(m.opts.Data, "machines", spec.Name)}
+	vm := newMachine(filepath.Join(m.opts.Data, "machines", spec.Name))
 	vm.record = Record{Spec: spec, State: Created, CreatedAt: time.Now()}
 	if err := os.Mkdir(vm.dir, 0o700); errors.Is(err, os.ErrExist) {
 		return Record{}, &Error{Conflict, fmt.Sprintf("machine '%s' already exists, and its record cannot be read: see %s", spec.Name, vm.dir)}
@@ -34,6 +37,26 @@ func (m *Manager) Create(spec Spec) (Record, error) {
 	}
 	m.machines[spec.Name] = vm
 	return vm.record, nil
+}
+
+// supports refuses a wish that this computer cannot fulfil.
+func (m *Manager) supports(spec Spec) error {
+	if !spec.Networked() {
+		return nil
+	}
+	if !streams(m.host.version) {
+		return &Error{Unsupported, "a network needs QEMU 7.2 or later, and this is " + m.host.version + ": install a later one, or create the machine with network false and no allow-list"}
+	}
+	_, err := spec.policy()
+	return err
+}
+
+// streams reports whether a QEMU can give a network card to another process, over a
+// socket at which it goes on to listen.
+func streams(version string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return n == 2 && (major > 7 || major == 7 && minor >= 2)
 }
 
 // Delete ends a machine at once and removes all of it. A start that goes on is cut
@@ -60,6 +83,7 @@ func (m *Manager) Delete(name string) error {
 	if err := r.Process.kill(m.host.bootID, r.UUID); err != nil {
 		return fmt.Errorf("machine '%s' is still alive after shutdown; not removing: %w", name, err)
 	}
+	vm.care.Wait()
 	// The record goes first: what is left of the folder then is nobody's.
 	if err := os.Remove(filepath.Join(vm.dir, "machine.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -12,7 +12,8 @@
 //	    disk.raw                    what the machine wrote, an ext4 that lies over its image
 //	    console.log, console.log.1  its console, each bounded
 //	    qemu.log                    what QEMU printed
-//	    qmp.sock, agent.sock        QEMU's ends; whoever connects next is served
+//	    qmp.sock, agent.sock, console.sock, net.sock
+//	                                QEMU's ends; whoever connects next is served
 //	CACHE/boot/                     kernel and initramfs as QEMU takes them
 //	CACHE/templates/KEY/            memory and device state of a guest that waits; see template.go
 //
@@ -86,7 +87,13 @@ type machine struct {
 	abort  context.CancelCauseFunc // of a start that goes on
 	link   *link
 	ports  *forwards
+	held   *hold
+	care   sync.WaitGroup // what is done for its QEMUs; it may write to dir
+
+	console consoleLog
 }
+
+func newMachine(dir string) *machine { return &machine{dir: dir, console: consoleLog{dir: dir}} }
 
 // Open takes the data directory, looks what this computer can do, and finds the
 // machines that are there. It fails when another process has the directory.
@@ -106,6 +113,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 	}
 	if err != nil {
 		m.end()
+		m.work.Wait()
 		m.lock.Close()
 		return nil, err
 	}
@@ -115,6 +123,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 
 // Close lets go of the machines, which go on.
 func (m *Manager) Close() error {
+	m.park()
 	m.end()
 	m.mu.Lock()
 	for _, vm := range m.machines {
@@ -137,6 +146,10 @@ func (vm *machine) letGo() {
 		vm.ports.close()
 		vm.ports = nil
 	}
+	if vm.held != nil {
+		vm.held.cancel()
+		vm.held = nil
+	}
 }
 
 // Accel returns what runs machines, and why it is not the hardware when it
@@ -154,7 +167,7 @@ func (m *Manager) Isolation() string {
 // QEMU returns the version of the hypervisor and the release of the guests' kernel.
 func (m *Manager) QEMU() (version, kernelRelease string) { return m.host.version, m.host.boot.Release }
 
-// tend looks after machines until Close: consoles that grow, QEMUs that ended.
+// tend notices until Close when a machine has ended by itself.
 func (m *Manager) tend() {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
@@ -165,15 +178,7 @@ func (m *Manager) tend() {
 			return
 		}
 		for _, vm := range m.all() {
-			vm.mu.Lock()
-			m.refresh(vm)
-			running := vm.record.Process != nil
-			vm.mu.Unlock()
-			if running {
-				if err := boundConsole(vm.dir); err != nil {
-					m.opts.Log.Warn("console not bounded", "machine", filepath.Base(vm.dir), "err", err)
-				}
-			}
+			m.seen(vm)
 		}
 	}
 }

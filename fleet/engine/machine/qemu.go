@@ -29,6 +29,9 @@ type vm struct {
 	image    string // read-only disk; empty is a placeholder, for a guest that waits
 	disk     string // its own disk
 	incoming bool   // wait for a saved state
+	card     bool   // a network card
+	plugged  bool   // the card's other end is a socket; a template's is nothing, so that its state has none of it
+	console  string // file that the console goes to; empty is a socket
 }
 
 // args is the command line. Names of files in dir are relative: the path of a
@@ -43,10 +46,14 @@ func (h host) args(v vm) []string {
 		image = "driver=raw,node-name=image,read-only=on,file.driver=file,file.locking=off,file.filename=" + comma(v.image)
 		disk = "driver=raw,node-name=disk,discard=unmap,file.driver=file,file.filename=" + comma(v.disk)
 	}
+	console := "socket,id=console,path=console.sock,server=on,wait=off"
+	if v.console != "" {
+		console = "file,id=console,path=" + comma(v.console)
+	}
 	args := append(h.common(h.accel, v.memoryMB, v.cpus),
 		"-name", "smol-"+comma(filepath.Base(v.dir)), "-uuid", v.uuid, "-object", memory,
 		"-kernel", h.boot.Kernel, "-initrd", h.boot.Initrd, "-append", kernelLine+" console="+hostArch().console,
-		"-chardev", "file,id=console,path=console.log,append=on", "-serial", "chardev:console",
+		"-chardev", console, "-serial", "chardev:console",
 		"-device", "virtio-serial-pci,id=serial",
 		"-chardev", "socket,id=agent,path=agent.sock,server=on,wait=off",
 		"-device", "virtserialport,bus=serial.0,chardev=agent,name="+agent.PortName,
@@ -55,6 +62,12 @@ func (h host) args(v vm) []string {
 		"-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng",
 		"-qmp", "unix:qmp.sock,server=on,wait=off",
 	)
+	switch {
+	case v.card && v.plugged:
+		args = append(args, "-netdev", "stream,id=net,server=on,addr.type=unix,addr.path=net.sock", "-device", "virtio-net-pci,id=card,netdev=net,romfile=")
+	case v.card:
+		args = append(args, "-device", "virtio-net-pci,id=card,romfile=")
+	}
 	if v.incoming {
 		args = append(args, "-incoming", "defer", "-S")
 	}
@@ -74,8 +87,8 @@ func comma(text string) string { return strings.ReplaceAll(text, ",", ",,") }
 // spawn starts a QEMU in a session of its own, with nothing open of ours but a log.
 // The caller records it.
 func (m *Manager) spawn(v vm) (*process, error) {
-	for _, sock := range []string{"qmp.sock", "agent.sock"} {
-		if err := os.Remove(filepath.Join(v.dir, sock)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	for _, sock := range socketsOf(v.dir) {
+		if err := os.Remove(sock); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
 	}
@@ -123,6 +136,7 @@ func (m *Manager) monitor(ctx context.Context, dir string, p *process) (*qmp.Cli
 
 // ended says why a QEMU is gone, with its own last words.
 func (m *Manager) ended(dir string) error {
+	m.settle(dir)
 	said, _ := os.ReadFile(filepath.Join(dir, "qemu.log"))
 	console, _ := os.ReadFile(filepath.Join(dir, "console.log"))
 	return fmt.Errorf("QEMU ended; it printed: %s; the console ends with: %s", tail(said, 400), tail(console, 400))

@@ -128,7 +128,7 @@ func (m *Manager) load() error {
 			}
 			continue
 		}
-		vm := &machine{dir: dir}
+		vm := newMachine(dir)
 		if err == nil {
 			err = json.Unmarshal(data, &vm.record)
 		}
@@ -158,6 +158,7 @@ func (m *Manager) attach(vm *machine) error {
 			}
 			vm.ports = ports
 		}
+		m.take(vm, r.Process, true)
 		return nil
 	}
 	if r.State == Created || r.State == Stopped {

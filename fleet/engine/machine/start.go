@@ -14,6 +14,7 @@ import (
 
 	"smol-mcp/fleet/engine/agent"
 	"smol-mcp/fleet/engine/image"
+	"smol-mcp/fleet/engine/netfilter"
 )
 
 // startWait bounds a start after its image is there.
@@ -41,8 +42,8 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 		}
 		r = m.seen(vm)
 	}
-	if r.Network || len(r.AllowHosts)+len(r.AllowCIDRs) > 0 {
-		return r, &Error{Unsupported, "this engine has no networks yet: create the machine with network false and no allow-list"}
+	if err := m.supports(r.Spec); err != nil { // QEMU may be another than at the create
+		return r, err
 	}
 	img, err := m.image(ctx, r)
 	if err != nil {
@@ -121,11 +122,11 @@ func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) erro
 	ctx, cancel := context.WithTimeoutCause(ctx, startWait, fmt.Errorf("the guest did not answer within %v", startWait))
 	defer cancel()
 	r := m.seen(mach)
-	v := vm{dir: mach.dir, uuid: newUUID(), memoryMB: r.MemoryMB, cpus: r.CPUs, image: img.Disk, disk: filepath.Join(mach.dir, "disk.raw")}
+	v := vm{dir: mach.dir, uuid: newUUID(), memoryMB: r.MemoryMB, cpus: r.CPUs, image: img.Disk, disk: filepath.Join(mach.dir, "disk.raw"), card: r.Networked(), plugged: true}
 	template := ""
 	if !m.opts.Cold {
 		var err error
-		if template, err = m.template(ctx, r.MemoryMB, r.CPUs); err == nil {
+		if template, err = m.template(ctx, r.MemoryMB, r.CPUs, v.card); err == nil {
 			v.ram, v.incoming = filepath.Join(template, "ram"), true
 		} else if ctx.Err() != nil {
 			return err
@@ -144,7 +145,6 @@ func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) erro
 			return err
 		}
 	}
-	_ = os.Remove(filepath.Join(mach.dir, "console.log.1")) // of the boot before
 	p, err := m.begin(ctx, mach, v, template)
 	if err != nil {
 		return err
@@ -169,10 +169,11 @@ func (m *Manager) begin(ctx context.Context, mach *machine, v vm, template strin
 		if err := mach.change(func(r *Record) { r.Process = p }); err != nil {
 			return nil, err
 		}
+		m.take(mach, p, false)
 		if !v.incoming {
 			return p, nil
 		}
-		err = m.resume(ctx, v.dir, template, p)
+		err = m.resume(ctx, v, template, p)
 		if err == nil || ctx.Err() != nil {
 			return p, err
 		}
@@ -185,8 +186,8 @@ func (m *Manager) begin(ctx context.Context, mach *machine, v vm, template strin
 }
 
 // resume continues a template.
-func (m *Manager) resume(ctx context.Context, dir, template string, p *process) error {
-	q, err := m.monitor(ctx, dir, p)
+func (m *Manager) resume(ctx context.Context, v vm, template string, p *process) error {
+	q, err := m.monitor(ctx, v.dir, p)
 	if err != nil {
 		return err
 	}
@@ -197,8 +198,11 @@ func (m *Manager) resume(ctx context.Context, dir, template string, p *process) 
 	}
 	defer f.Close()
 	err = q.Load(ctx, f)
+	if err == nil && v.card { // the saved card has no peer, which is as a cable pulled out
+		err = q.Do(ctx, "set_link", map[string]any{"name": "card", "up": true}, nil)
+	}
 	if err != nil && awaitEnd(ctx, p.PID, p.Begun, 100*time.Millisecond) {
-		return m.ended(dir)
+		return m.ended(v.dir)
 	}
 	return err
 }
@@ -213,6 +217,9 @@ func (m *Manager) introduce(ctx context.Context, vm *machine, img image.Image) e
 	entropy := make([]byte, 64)
 	rand.Read(entropy)
 	b := agent.Boot{Entropy: entropy, UnixNano: time.Now().UnixNano(), Hostname: hostname(r.Name), Grow: r.DiskGB > DiskGB}
+	if r.Networked() {
+		b.Net = &agent.Net{Address: netfilter.Guest, Prefix: netfilter.Prefix, Gateway: netfilter.Gateway, DNS: netfilter.DNS}
+	}
 	if argv := workload(r.Spec, img); len(argv) > 0 {
 		e := Process(r, img, agent.Exec{Argv: argv})
 		b.Workload = &e

@@ -34,7 +34,7 @@ import (
 const maxTemplates = 8
 
 // templateForm changes when the devices of args do.
-const templateForm = "2"
+const templateForm = "3"
 
 type templates struct {
 	dir string
@@ -56,19 +56,19 @@ func (t *templates) turn(key string) func() {
 }
 
 // key names a shape: all that a saved state depends on.
-func (h host) key(memoryMB, cpus int) string {
+func (h host) key(memoryMB, cpus int, card bool) string {
 	program := h.qemu
 	if fi, err := os.Stat(h.qemu); err == nil {
 		program = fmt.Sprint(h.qemu, fi.Size(), fi.ModTime().UnixNano())
 	}
-	sum := sha256.Sum256(fmt.Append(nil, templateForm, h.version, program, h.accel, h.boot.Key, hostArch().machine, kernelLine, memoryMB, " ", cpus))
+	sum := sha256.Sum256(fmt.Append(nil, templateForm, h.version, program, h.accel, h.boot.Key, hostArch().machine, kernelLine, memoryMB, " ", cpus, card))
 	return hex.EncodeToString(sum[:8])
 }
 
 // template returns the directory of the template for a shape, and makes it first
 // when there is none.
-func (m *Manager) template(ctx context.Context, memoryMB, cpus int) (string, error) {
-	key := m.host.key(memoryMB, cpus)
+func (m *Manager) template(ctx context.Context, memoryMB, cpus int, card bool) (string, error) {
+	key := m.host.key(memoryMB, cpus, card)
 	defer m.templates.turn(key)()
 	dir := filepath.Join(m.templates.dir, key)
 	if isFile(filepath.Join(dir, "state")) {
@@ -76,16 +76,16 @@ func (m *Manager) template(ctx context.Context, memoryMB, cpus int) (string, err
 		return dir, os.Chtimes(dir, now, now)
 	}
 	begun := time.Now()
-	if err := m.makeTemplate(ctx, dir, memoryMB, cpus); err != nil {
+	if err := m.makeTemplate(ctx, dir, memoryMB, cpus, card); err != nil {
 		return "", fmt.Errorf("make a template of %d MiB and %d CPUs: %w", memoryMB, cpus, err)
 	}
-	m.opts.Log.Info("template made", "memoryMb", memoryMB, "cpus", cpus, "took", time.Since(begun).Round(time.Millisecond))
+	m.opts.Log.Info("template made", "memoryMb", memoryMB, "cpus", cpus, "card", card, "took", time.Since(begun).Round(time.Millisecond))
 	return dir, m.collectTemplates()
 }
 
 // makeTemplate boots a guest, saves it while it waits, and puts the result in
 // place with one rename.
-func (m *Manager) makeTemplate(ctx context.Context, dir string, memoryMB, cpus int) error {
+func (m *Manager) makeTemplate(ctx context.Context, dir string, memoryMB, cpus int, card bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, 90*time.Second, errors.New("a guest did not boot within 90s"))
 	defer cancel()
 	work, err := os.MkdirTemp(m.templates.dir, "new-")
@@ -97,7 +97,7 @@ func (m *Manager) makeTemplate(ctx context.Context, dir string, memoryMB, cpus i
 		return err
 	}
 	defer proof.Close()
-	v := vm{dir: work, uuid: newUUID(), memoryMB: memoryMB, cpus: cpus, ram: filepath.Join(work, "ram"), share: true}
+	v := vm{dir: work, uuid: newUUID(), memoryMB: memoryMB, cpus: cpus, ram: filepath.Join(work, "ram"), share: true, card: card, console: "console.log"}
 	made := making{UUID: v.uuid}
 	defer func() {
 		if err := made.drop(work, m.host.bootID); err != nil {
@@ -125,8 +125,8 @@ func (m *Manager) makeTemplate(ctx context.Context, dir string, memoryMB, cpus i
 	if err := made.Process.kill(m.host.bootID, v.uuid); err != nil {
 		return err
 	}
-	for _, name := range []string{"qmp.sock", "agent.sock", "qemu.json", "qemu.log", "console.log"} {
-		_ = os.Remove(filepath.Join(work, name)) // harmless where it stays
+	for _, name := range append(socketsOf(work), filepath.Join(work, "qemu.json"), filepath.Join(work, "qemu.log"), filepath.Join(work, "console.log")) {
+		_ = os.Remove(name) // harmless where it stays
 	}
 	// The memory stays writable for its owner: QEMU opens it so, also for a private
 	// view.
