@@ -188,7 +188,7 @@ func (c *call) childNames(ctx context.Context, in branchIn) ([]string, error) {
 	var errs []error
 	for _, name := range names {
 		errs = append(errs, fleet.CheckName(name))
-		if in.ChildName != "" || len(in.ChildNames) > 0 {
+		if (in.ChildName != "" || len(in.ChildNames) > 0) && c.fleet.Target() == localTarget {
 			errs = append(errs, c.checkFree(ctx, name))
 		}
 	}

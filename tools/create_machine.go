@@ -95,7 +95,7 @@ func (c *call) create(ctx context.Context, in createIn) (createOut, error) {
 	if err != nil {
 		return createOut{}, err
 	}
-	if in.Name != "" {
+	if in.Name != "" && c.fleet.Target() == localTarget {
 		if err := c.checkFree(ctx, in.Name); err != nil {
 			return createOut{}, err
 		}
@@ -235,7 +235,8 @@ func supports(info fleet.Info, spec fleet.Spec) error {
 }
 
 // checkFree refuses a name that the caller chose and that is taken. So a machine
-// of that name which is seen after a lost answer is most likely the one asked for.
+// of that name which is seen after a lost answer is most likely the one asked for. (In
+// the cloud a mark tells that, and the service refuses a name that is taken.)
 func (c *call) checkFree(ctx context.Context, name string) error {
 	m, err := c.fleet.Get(ctx, name)
 	switch {

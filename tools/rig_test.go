@@ -28,14 +28,16 @@ import (
 type rig struct {
 	t       testing.TB
 	memory  *fleettest.Memory
-	fleet   fleet.Fleet       // memory, unless the test wants another
-	cloud   *fleettest.Memory // nil: not served
-	tenant  atomic.Value      // tenant: whose key the cloud is used with
+	fleet   fleet.Fleet          // memory, unless the test wants another
+	cloud   *fleettest.Memory    // nil: not served, or over the wire
+	wire    *fleettest.CloudFake // behind the cloud's client; nil: the cloud is in memory
+	tenant  atomic.Value         // tenant: whose key the cloud is used with
 	store   *store.Store
 	session *tools.Session
 	client  *mcp.ClientSession
 	options tools.Options
 	dir     string     // of the records
+	said    syncBuffer // the log
 	mu      sync.Mutex // guards schemas
 	schemas map[string]*jsonschema.Resolved
 }
@@ -55,8 +57,11 @@ type rigOptions struct {
 	client   *mcp.ClientOptions
 	dir      string // of the records; empty: a new one
 	account  string
-	mode     string // both or cloud; empty: local
-	smolvm   bool   // over the smolvm client and a fake server instead of a fleet in memory
+	level    slog.Level                            // of what is logged
+	mode     string                                // both or cloud; empty: local
+	wire     bool                                  // the cloud is the client over a fake service
+	key      func(context.Context) (string, error) // for it; nil: the one that it knows
+	smolvm   bool                                  // over the smolvm client and a fake server instead of a fleet in memory
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
@@ -69,12 +74,15 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	}
 	r := &rig{t: t, memory: fleettest.NewMemory(o.memory)}
 	r.fleet = r.memory
+	if o.wire {
+		r.wire = fleettest.StartCloud(t, fleettest.CloudOptions{})
+	}
 	if o.smolvm {
 		client := fleet.NewSmolvm(fleettest.StartSmolvm(t, fleettest.SmolvmOptions{}).Dial, fleet.SmolvmOptions{})
 		t.Cleanup(func() { _ = client.Close() })
 		r.fleet = client
 	}
-	if o.mode != "" {
+	if o.mode != "" && !o.wire {
 		cloud := o.memory
 		cloud.Target, cloud.Info = "cloud", &fleet.Info{Engine: "cloud", Version: "1", Isolation: "hardware VM", Can: fleet.Features{Branch: true, BranchRunning: true, HostPull: true, Suspend: true}}
 		r.cloud = fleettest.NewMemory(cloud)
@@ -93,7 +101,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 		dir = r.t.TempDir()
 	}
 	r.dir = dir
-	log := slog.New(slog.NewTextHandler(logWriter{r.t}, nil))
+	log := slog.New(slog.NewTextHandler(logWriter{r.t, &r.said}, &slog.HandlerOptions{Level: o.level}))
 	st := store.New(store.Options{RuntimeDir: filepath.Join(dir, "run"), StateDir: filepath.Join(dir, "state"), Kind: "stdio", Log: log})
 	account := func(_ context.Context, target string) (string, error) {
 		if target == "local" {
@@ -102,12 +110,23 @@ func (r *rig) process(o rigOptions) tools.Options {
 		now := r.tenant.Load().(tenant)
 		return now.account, now.err
 	}
+	var there fleet.Fleet = r.cloud
+	if o.wire {
+		cloud := r.overWire(o, st, log)
+		there = cloud
+		account = func(ctx context.Context, target string) (string, error) {
+			if target == "local" {
+				return o.account, nil
+			}
+			return cloud.Account(ctx)
+		}
+	}
 	fleets := []fleet.Fleet{r.fleet}
 	switch o.mode {
 	case "both":
-		fleets = append(fleets, r.cloud)
+		fleets = append(fleets, there)
 	case "cloud":
-		fleets = []fleet.Fleet{r.cloud}
+		fleets = []fleet.Fleet{there}
 	}
 	served := map[string]reaper.Fleet{}
 	for _, f := range fleets {
@@ -127,6 +146,27 @@ func (r *rig) process(o rigOptions) tools.Options {
 		o.limits(&limits)
 	}
 	return tools.Options{Version: "0.0.0-test", Fleets: fleets, Store: st, Remover: reap, Account: account, Limits: limits, Log: log}
+}
+
+// overWire is the cloud's client, over the rig's fake service.
+func (r *rig) overWire(o rigOptions, st *store.Store, log *slog.Logger) *fleet.Cloud {
+	key := o.key
+	if key == nil {
+		key = func(context.Context) (string, error) { return fleettest.CloudToken, nil }
+	}
+	cloud := fleet.NewCloud(fleet.CloudOptions{
+		URL: r.wire.URL(), Token: key, Owner: "installation", Dir: st.StateDir, Log: log,
+		Pause: func(ctx context.Context, d time.Duration) error {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(min(d, 5*time.Millisecond)):
+				return nil
+			}
+		},
+	})
+	r.t.Cleanup(func() { _ = cloud.Close() })
+	return cloud
 }
 
 func (r *rig) connect(o rigOptions) (*tools.Session, *mcp.ClientSession) {
@@ -275,9 +315,33 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-type logWriter struct{ t testing.TB }
+// logWriter shows the log with the test's, and keeps it.
+type logWriter struct {
+	t    testing.TB
+	said *syncBuffer
+}
 
 func (w logWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", strings.TrimSpace(string(p)))
+	return w.said.Write(p)
+}
+
+// syncBuffer is a buffer that many may write to.
+type syncBuffer struct {
+	mu  sync.Mutex
+	all []byte
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = append(b.all, p...)
 	return len(p), nil
+}
+
+// String returns what was written.
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.all)
 }

@@ -214,7 +214,7 @@ func TestSlowFleet(t *testing.T) {
 // targets reads smol://targets: by target, and under "" the mode and the choice.
 func (c *chooser) targets() map[string]map[string]any {
 	c.t.Helper()
-	res, err := c.client.ReadResource(c.t.Context(), &mcp.ReadResourceParams{URI: "smol://targets"})
+	res, err := c.client.ReadResource(c.t.Context(), targetsRequest())
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -296,3 +296,5 @@ func TestCompletionsOfTwoFleets(t *testing.T) {
 		t.Errorf("prompt: %v %v", res, err)
 	}
 }
+
+func targetsRequest() *mcp.ReadResourceParams { return &mcp.ReadResourceParams{URI: "smol://targets"} }
