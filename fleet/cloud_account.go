@@ -97,8 +97,8 @@ func (c *Cloud) identityAt(ctx context.Context, op, token, path string) (CloudId
 		if !ok || statusOf(err) == http.StatusUnauthorized {
 			return CloudIdentity{}, advise(err)
 		}
-		if err := c.opts.Pause(ctx, wait); err != nil {
-			return CloudIdentity{}, r.fail(CodeOf(err), false, err)
+		if wait > 0 && c.opts.Pause(ctx, wait) != nil {
+			return CloudIdentity{}, r.fail(CodeOf(ctx.Err()), false, ctx.Err())
 		}
 	}
 	id := CloudIdentity{Subject: said.Subject, Tenant: said.Tenant, Name: said.Name, Status: said.Status}

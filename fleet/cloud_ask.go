@@ -54,7 +54,7 @@ func (c *Cloud) try(ctx context.Context, r request, use func(*answer) (again boo
 			return advise(err)
 		}
 		c.opts.Log.Debug("the cloud is asked again", "op", r.op, "try", n, "wait", wait, "err", err)
-		if c.opts.Pause(ctx, wait) != nil {
+		if wait > 0 && c.opts.Pause(ctx, wait) != nil {
 			return r.fail(CodeOf(ctx.Err()), maybe, fmt.Errorf("given up while it waited to try again: %w; the last try said: %v", ctx.Err(), err))
 		}
 	}

@@ -9,8 +9,14 @@ import (
 
 // Retry returns f with the calls that are safe to repeat repeated when the
 // connection broke or the engine was busy: those that only read, and Delete,
-// which does nothing the second time. Nothing else is ever sent twice.
-func Retry(f Fleet) Fleet { return retrying{f} }
+// which does nothing the second time. Nothing else is ever sent twice. A [Cloud]
+// repeats by itself, as its service asks for, and is returned as it is.
+func Retry(f Fleet) Fleet {
+	if c, ok := f.(*Cloud); ok {
+		return c
+	}
+	return retrying{f}
+}
 
 // retrying passes on what it does not override.
 type retrying struct{ Fleet }
