@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"smol-mcp/fleet/fleettest"
 )
 
 // conversation is a running server and what was said with it. In scripts:
@@ -26,13 +28,15 @@ import (
 //	mcp start [ARGS...]      start the server and talk to its streams
 //	mcp startby PROGRAM...   start it through another program
 //	mcp gone FILE            the process whose id is in FILE ends
-//	mcp hello 2025-11-25     open the session as clients of that revision do
+//	mcp hello 2025-11-25 [JSON]  open the session as clients of that revision do, with these capabilities
 //	mcp send TEXT            send a line
 //	mcp expect REGEXP        read messages until one matches; it is the reply
 //	mcp call TOOL [JSON]     call a tool and wait for its result
 //	mcp begin TOOL [JSON]    call a tool and do not wait
 //	mcp request METHOD [JSON]
 //	mcp reply REGEXP         the last reply matches (! mcp reply: does not)
+//	mcp answer JSON          answer the request of the server that was expected last
+//	mcp count N REGEXP       so many of the messages read so far match
 //	mcp get VAR PATH         put a value of the last reply into a variable
 //	mcp signal NAME          send SIGTERM, SIGINT, SIGHUP or SIGKILL
 //	mcp eof                  end the server's input
@@ -51,14 +55,18 @@ type conversation struct {
 	errOut io.Closer     // our end of its standard error
 	exited chan struct{} // closed when the process is waited for
 	era    string
+	caps   string // the client's, as JSON
 	nextID int
 	reply  string
+	read   []string             // all messages so far
+	cloud  *fleettest.CloudFake // nil: not started
 }
 
 type conversationKey struct{}
 
-// patience bounds every wait for the server; its clean-up may take 8 s.
-const patience = 30 * time.Second
+// patience bounds every wait for the server; its clean-up may take 8 s, and a question
+// to the user 30.
+const patience = 45 * time.Second
 
 func mcpCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 0 {
@@ -78,7 +86,11 @@ func mcpCommand(ts *testscript.TestScript, neg bool, args []string) {
 	case "gone":
 		err = gone(ts.ReadFile(args[0]))
 	case "hello":
-		err = c.hello(args[0])
+		err = c.hello(args[0], orEmpty(args[1]))
+	case "answer":
+		err = c.answer(args[0])
+	case "count":
+		err = c.count(args[0], args[1])
 	case "send":
 		err = c.send(args[0])
 	case "expect":
@@ -134,7 +146,7 @@ func orEmpty(s string) string {
 
 func (c *conversation) start(ts *testscript.TestScript, args []string) error {
 	c.kill() // the server before
-	*c = conversation{names: c.names, lines: make(chan string, 1000), exited: make(chan struct{})}
+	*c = conversation{names: c.names, cloud: c.cloud, lines: make(chan string, 1000), exited: make(chan struct{})}
 	path := args[0]
 	for dir := range strings.SplitSeq(ts.Getenv("PATH"), string(os.PathListSeparator)) {
 		if _, err := os.Stat(filepath.Join(dir, args[0])); err == nil {
@@ -217,6 +229,7 @@ func (c *conversation) expect(pattern string) error {
 			if !ok {
 				return fmt.Errorf("the output ended before anything matched %s", pattern)
 			}
+			c.read = append(c.read, line)
 			if re.MatchString(line) {
 				c.reply = line
 				return nil
@@ -230,12 +243,12 @@ func (c *conversation) expect(pattern string) error {
 // firstStateless is the first revision without a handshake.
 const firstStateless = "2026-07-28"
 
-func (c *conversation) hello(era string) error {
-	c.era = era
+func (c *conversation) hello(era, caps string) error {
+	c.era, c.caps = era, caps
 	if era >= firstStateless {
 		return c.request("server/discover", "{}", true)
 	}
-	err := c.request("initialize", fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"script","version":"1"}}`, era), true)
+	err := c.request("initialize", fmt.Sprintf(`{"protocolVersion":%q,"capabilities":%s,"clientInfo":{"name":"script","version":"1"}}`, era, caps), true)
 	if err != nil {
 		return err
 	}
@@ -251,7 +264,7 @@ func (c *conversation) request(method, params string, wait bool) error {
 	if c.era >= firstStateless {
 		fields["_meta"] = map[string]any{
 			"io.modelcontextprotocol/protocolVersion":    c.era,
-			"io.modelcontextprotocol/clientCapabilities": map[string]any{},
+			"io.modelcontextprotocol/clientCapabilities": json.RawMessage(c.caps),
 			"io.modelcontextprotocol/clientInfo":         map[string]any{"name": "script", "version": "1"},
 		}
 	}

@@ -30,7 +30,7 @@ func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:   filepath.Join("testdata", "script"),
 		Setup: func(env *testscript.Env) error { return setUpScript(t, env, smolvm) },
-		Cmds:  map[string]func(*testscript.TestScript, bool, []string){"mcp": mcpCommand, "exits": exitsCommand, "killengines": killEnginesCommand, "vanishes": vanishesCommand},
+		Cmds:  map[string]func(*testscript.TestScript, bool, []string){"mcp": mcpCommand, "exits": exitsCommand, "killengines": killEnginesCommand, "cloud": cloudCommand(t), "vanishes": vanishesCommand},
 	})
 }
 
