@@ -7,21 +7,25 @@ import (
 	"strings"
 )
 
-// Parity compares the routes of the smolvm API that this program knows with those
-// that an engine serves. An unknown route is a decision to make: use it, or
+// Parity compares the routes of an API that this program knows with those that a
+// document names. An unknown route is a decision to make: use it, or
 // write down why not.
 type Parity struct {
-	Used    []Route `json:"used"`    // called, and served
-	Missing []Route `json:"missing"` // called by every release of ours, and not served
-	Skipped []Route `json:"skipped"` // served, and left alone on purpose
-	Unknown []Route `json:"unknown"` // served, and not in our table
+	Used    []Route `json:"used"`    // called, and in the document
+	Missing []Route `json:"missing"` // called by every release of ours, and not in the document
+	Skipped []Route `json:"skipped"` // in the document, and left alone on purpose
+	Unknown []Route `json:"unknown"` // in the document, and not in our table
+
+	// Called, and known to be served, though the document does not name them. Only
+	// the cloud has such routes.
+	Undocumented []Route `json:"undocumented,omitempty"`
 }
 
 // Route is one method and path of the API.
 type Route struct {
 	Method string `json:"method"`
 	Path   string `json:"path"`          // parameters as {}
-	By     string `json:"by,omitempty"`  // the method of Smolvm that calls it
+	By     string `json:"by,omitempty"`  // the method of Smolvm or Cloud that calls it
 	Why    string `json:"why,omitempty"` // why nothing does
 }
 
@@ -34,6 +38,19 @@ type knownRoute struct {
 	by, why      string
 	optional     bool
 }
+
+// knownAPI is what we know of an API.
+type knownAPI struct {
+	routes   []knownRoute
+	prefixes []skippedPart
+
+	// silent is set when the document leaves out routes that are served: those that
+	// are optional and called then are undocumented, and not just absent.
+	silent bool
+}
+
+// skippedPart is a part of an API that is left alone as a whole.
+type skippedPart struct{ path, why string }
 
 // knownRoutes is every route of smolvm 1.9 to 1.23 that its document or source
 // names.
@@ -79,8 +96,8 @@ var knownRoutes = []knownRoute{
 	{"GET", "/swagger-ui", "", "for people", true},
 }
 
-// skippedPrefixes are parts of the API that are left alone as a whole.
-var skippedPrefixes = []struct{ path, why string }{
+// skippedPrefixes are parts of the smolvm API that are left alone.
+var skippedPrefixes = []skippedPart{
 	{"/api/v1/volumes", "host directories are mounts under the allowed roots"},
 	{"/volumes", "host directories are mounts under the allowed roots"},
 	{"/api/v1/pools", "warm pools for training"},
@@ -89,8 +106,12 @@ var skippedPrefixes = []struct{ path, why string }{
 	{"/rollout-executors", "training of models"},
 }
 
-// CheckParity compares an engine's OpenAPI document with the table.
+// CheckParity compares an engine's OpenAPI document with the table of smolvm.
 func CheckParity(doc []byte) (Parity, error) {
+	return knownAPI{routes: knownRoutes, prefixes: skippedPrefixes}.check(doc)
+}
+
+func (known knownAPI) check(doc []byte) (Parity, error) {
 	var api openapi
 	if err := json.Unmarshal(doc, &api); err != nil {
 		return Parity{}, fmt.Errorf("the OpenAPI document: %w", err)
@@ -107,7 +128,7 @@ func CheckParity(doc []byte) (Parity, error) {
 		}
 	}
 	var p Parity
-	for _, k := range knownRoutes {
+	for _, k := range known.routes {
 		r := Route{Method: k.method, Path: k.path, By: k.by, Why: k.why}
 		_, served := left[r.String()]
 		delete(left, r.String())
@@ -118,22 +139,24 @@ func CheckParity(doc []byte) (Parity, error) {
 			p.Used = append(p.Used, r)
 		case k.by != "" && !k.optional:
 			p.Missing = append(p.Missing, r)
+		case k.by != "" && known.silent:
+			p.Undocumented = append(p.Undocumented, r)
 		}
 	}
-	p.rest(left)
+	p.rest(left, known.prefixes)
 	return p, nil
 }
 
 // rest sorts the served routes that the table does not name.
-func (p *Parity) rest(left map[string]Route) {
+func (p *Parity) rest(left map[string]Route, prefixes []skippedPart) {
 	for _, r := range left {
-		if r.Why = skippedPrefix(r.Path); r.Why != "" {
+		if r.Why = skippedPrefix(r.Path, prefixes); r.Why != "" {
 			p.Skipped = append(p.Skipped, r)
 		} else {
 			p.Unknown = append(p.Unknown, r)
 		}
 	}
-	for _, list := range [][]Route{p.Used, p.Missing, p.Skipped, p.Unknown} {
+	for _, list := range [][]Route{p.Used, p.Missing, p.Skipped, p.Unknown, p.Undocumented} {
 		sort.Slice(list, func(i, j int) bool {
 			a, b := list[i], list[j]
 			return a.Path < b.Path || a.Path == b.Path && a.Method < b.Method
@@ -141,8 +164,8 @@ func (p *Parity) rest(left map[string]Route) {
 	}
 }
 
-func skippedPrefix(path string) string {
-	for _, skip := range skippedPrefixes {
+func skippedPrefix(path string, prefixes []skippedPart) string {
+	for _, skip := range prefixes {
 		if path == skip.path || strings.HasPrefix(path, skip.path+"/") {
 			return skip.why
 		}

@@ -59,7 +59,7 @@ func commands() []command {
 		{name: "http", summary: "serve many clients over HTTP, each with a token", help: httpHelp, flags: httpFlags(), run: runHTTP},
 		{name: "token", summary: "make, list and remove the tokens of HTTP clients", help: tokenHelp, flags: tokenFlags(), args: "new|list|remove [NAME]", run: runToken},
 		{name: "config", summary: "print every setting, its value and where the value came from", flags: []option{optJSON}, run: runConfig},
-		{name: "parity", summary: "compare the engine's API with the part that this program knows", help: parityHelp, flags: []option{optJSON}, run: runParity},
+		{name: "parity", summary: "compare the engine's or the cloud's API with what this program knows", help: parityHelp, flags: parityFlags(), run: runParity},
 		{name: "status", summary: "show processes, sessions and machines, and what will become of each", help: statusHelp, flags: statusFlags(), run: runStatus},
 		{name: "gc", summary: "delete what ended sessions left", help: gcHelp, flags: gcFlags(), run: runGC},
 		{name: "setup", summary: "get what is missing to run machines on this computer", help: setupHelp, flags: setupFlags(), run: runSetup},
