@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 
 	"smol-mcp/fleet"
@@ -127,9 +128,16 @@ func (c *call) branches(ctx context.Context, source string, names []string, made
 		return out, c.nearby(ctx, source, failed[0])
 	}
 	out.Machine, out.Ready = c.showOne(ctx, made[first]), wait
-	if c.lifeOf(source) != store.Persistent && slices.ContainsFunc(names, func(n string) bool { return c.lifeOf(n) == store.Persistent }) {
-		out.Note = source + " is ephemeral, but cannot be deleted as long as a branch of it exists: it goes when its branches are gone"
+	var notes []string
+	for i, m := range made {
+		if failed[i] == nil {
+			notes = append(notes, c.endNote(m))
+		}
 	}
+	if c.lifeOf(source) != store.Persistent && slices.ContainsFunc(names, func(n string) bool { return c.lifeOf(n) == store.Persistent }) {
+		notes = append(notes, source+" is ephemeral, but cannot be deleted as long as a branch of it exists: it goes when its branches are gone")
+	}
+	out.Note = strings.Join(nonEmpty(notes), "; ")
 	return out, nil
 }
 
@@ -146,7 +154,7 @@ func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait boo
 	c.stage("branching %s to %s", in.Name, name)
 	m, err := c.fleet.Branch(ctx, in.Name, fleet.BranchSpec{Name: name, StopSource: in.StopSource})
 	if err != nil {
-		return m, c.takeBack(ctx, rec, c.overQuota(ctx, notBranchable(err)))
+		return m, c.takeBack(ctx, rec, c.overQuota(ctx, name, notBranchable(err)))
 	}
 	c.saw(m)
 	c.made.change(name, func(origin) origin { return origin{image: wish.Image} })

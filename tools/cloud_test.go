@@ -107,6 +107,46 @@ func TestCloudRefusals(t *testing.T) {
 	}
 }
 
+// A branch gets its end from its source; where that is not what its name promises, the
+// result says so.
+func TestEndsOfBranches(t *testing.T) {
+	c := inMode(t, "cloud")
+	for _, test := range []struct{ source, child, note string }{
+		{"mcp-source", "mcp-child", ""},
+		{"mcp-source", "kept", "kept is not kept for long"},
+		{"source", "mcp-child", "has set no end to mcp-child"},
+		{"source", "kept", ""},
+	} {
+		arguments := with(image, "name", test.source)
+		arguments["branchable"] = true
+		c.call("create-machine", arguments)
+		out := c.call("branch-machine", map[string]any{"name": test.source, "childName": test.child})
+		note, _ := out["note"].(string)
+		if !strings.Contains(note, test.note) || test.note == "" && strings.Contains(note, "end") {
+			t.Errorf("%s of %s: note %q", test.child, test.source, note)
+		}
+		for _, name := range []string{test.child, test.source} {
+			c.call("delete-machine", map[string]any{"name": name})
+		}
+	}
+}
+
+// A machine that another computer has marked is somebody's.
+func TestMachinesOfOtherComputers(t *testing.T) {
+	c := inMode(t, "cloud")
+	for name, owner := range map[string]string{"theirs": "another", "plain": ""} {
+		if _, err := c.cloud.Create(t.Context(), fleet.Spec{Name: name, Image: "alpine"}); err != nil {
+			t.Fatal(err)
+		}
+		c.cloud.Change(name, func(m *fleet.Machine) { m.Owner = owner })
+	}
+	for name, want := range map[string]string{"theirs": "another-session", "plain": "none"} {
+		if m := c.call("get-machine", map[string]any{"name": name}); m["owner"] != want {
+			t.Errorf("%s: owner %v", name, m["owner"])
+		}
+	}
+}
+
 // unauthorized is what the cloud's client answers while the key is refused.
 var unauthorized = &fleet.Error{Code: fleet.CodeCloudUnauthorized, Op: "use the cloud", Why: "the service does not accept the key: unknown API key", Next: "put a valid key into SMOL_CLOUD_TOKEN"}
 

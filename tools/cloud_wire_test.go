@@ -118,6 +118,31 @@ func TestLostAnswersInTheCloud(t *testing.T) {
 	}
 }
 
+// What the service cannot do is refused before it is sent, and nothing stays on record.
+func TestRefusalsOverTheWire(t *testing.T) {
+	c := overWire(t, rigOptions{})
+	for want, more := range map[string]map[string]any{
+		"publish ports of a machine with blocked egress": {"ports": []any{map[string]any{"guest": 80}}},
+		"choose the host's port":                         {"ports": []any{map[string]any{"guest": 80, "host": 8080}}, "network": "open"},
+		"no host path may be used":                       {"mounts": []any{map[string]any{"source": "/", "target": "/mnt"}}},
+		"size the overlay disk":                          {"overlayGb": 3},
+		"set the workload's command":                     {"cmd": []any{"sleep", "1"}},
+		"files of this computer":                         {"image": "/images/x.tar"},
+	} {
+		arguments := with(image)
+		for k, v := range more {
+			arguments[k] = v
+		}
+		if text := c.refused("create-machine", arguments); !strings.Contains(text, want) {
+			t.Errorf("%s: refused with %q", want, text)
+		}
+	}
+	recs, err := c.store.Records(t.Context())
+	if n := c.wire.Count("POST", "/v1/machines"); n > 0 || len(recs) > 0 || err != nil {
+		t.Errorf("%d creates sent, records %v, %v", n, recs, err)
+	}
+}
+
 // A full account says so with our own machines.
 func TestQuotaOverTheWire(t *testing.T) {
 	c := overWire(t, rigOptions{})

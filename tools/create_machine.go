@@ -138,7 +138,7 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 	c.stage("creating %s", spec.Name)
 	m, err := c.fleet.Create(ctx, spec)
 	if err != nil {
-		return fleet.Machine{}, c.takeBack(ctx, rec, c.overQuota(ctx, err))
+		return fleet.Machine{}, c.takeBack(ctx, rec, c.overQuota(ctx, spec.Name, err))
 	}
 	c.saw(m)
 	c.made.change(m.Name, func(origin) origin { return origin{image: spec.Image, branchable: spec.Branchable} })
@@ -147,7 +147,7 @@ func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start
 		if start {
 			m, err = c.boot(ctx, spec)
 		}
-		return c.pullHint(spec, err)
+		return c.pullHint(spec, c.overQuota(ctx, spec.Name, err))
 	})
 	if err != nil {
 		return fleet.Machine{}, c.takeBack(ctx, rec, madeIt(err))

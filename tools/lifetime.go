@@ -8,6 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"smol-mcp/fleet"
+	"smol-mcp/store"
 )
 
 // A lifetime is when a fleet deletes a machine by itself, whatever it does then.
@@ -59,4 +60,17 @@ func (c *call) outlived(err error) error {
 	told.Why = sentence(e.Why) + " Its time to live was over at " + l.end.UTC().Format(time.RFC3339) + ", so the cloud deleted it"
 	told.Next = "make a new one with create-machine; SMOL_MCP_EPHEMERAL_TTL_SECS sets how long they live"
 	return &told
+}
+
+// endNote says where the end of a branch, which it has from its source, is not what its
+// name promises. Only fleets elsewhere set ends.
+func (c *call) endNote(m fleet.Machine) string {
+	kept := c.lifeOf(m.Name) == store.Persistent
+	switch {
+	case c.fleet.Target() == localTarget || kept == m.ExpiresAt.IsZero():
+		return ""
+	case kept:
+		return m.Name + " is not kept for long: it has the end of its source, " + m.ExpiresAt.UTC().Format(time.RFC3339)
+	}
+	return "the cloud has set no end to " + m.Name + ", so only this server deletes it: do not leave it behind"
 }

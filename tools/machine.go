@@ -60,7 +60,7 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 		if rec.Phase == store.Deleting {
 			v.ExpiresAt = pointer(time.Now().Unix())
 		}
-		if left, ok := rec.Left(); ok {
+		if left, ok := rec.Left(); ok && (m.ExpiresAt.IsZero() || left < time.Until(m.ExpiresAt)) {
 			v.ExpiresAt = pointer(time.Now().Add(left).Unix())
 		}
 		v.Ephemeral = rec.Kind != store.Persistent
@@ -68,6 +68,9 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 		if v.Image == nil {
 			v.Image = pointer(rec.Image)
 		}
+	}
+	if rec == nil && m.Owner != "" && m.Owner != c.opts.Installation {
+		v.Owner = string(store.AnotherSession) // of another computer, whose records we do not see
 	}
 	if info, err := c.fleet.Info(ctx); err == nil {
 		v.Engine, v.Isolation = info.Engine, info.Isolation

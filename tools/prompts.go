@@ -22,6 +22,35 @@ func (s *Session) addPrompts(server *mcp.Server) {
 			{Name: "image", Description: "Image to work in. Default: one that fits the repository's language."},
 		},
 	}, s.tryPrompt)
+	server.AddPrompt(&mcp.Prompt{
+		Name: "compare-branches", Title: "Compare ways in branches",
+		Description: "Prepare one machine, branch it once for each way of doing something, try the ways side by side, and compare.",
+		Arguments: []*mcp.PromptArgument{
+			{Name: "task", Description: "What is to be done.", Required: true},
+			{Name: "ways", Description: "The ways to compare. Default: two or three that you find."},
+		},
+	}, s.comparePrompt)
+}
+
+func (s *Session) comparePrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+	ways := "two or three ways that you think of"
+	if named := req.Params.Arguments["ways"]; named != "" {
+		ways = "these ways: " + named
+	}
+	text := fmt.Sprintf("Compare how to do this: %s. Try %s.\n"+
+		"Create one machine with create-machine and branchable true, and prepare in it what all ways need: sources, packages, data. "+
+		"Then make one branch for each way with branch-machine and childNames, so that all begin from the same state, and carry each way out in its own branch with run-command. "+
+		"If the fleet cannot branch, as smol://targets says, prepare one machine for each way alike. "+
+		"Measure what matters in each in the same manner, report the ways beside each other with figures and the decisive lines of output, and delete the branches, then their source.", req.Params.Arguments["task"], ways)
+	return s.promptText(text), nil
+}
+
+// promptText is a prompt of one message, with the target that its calls need.
+func (s *Session) promptText(text string) *mcp.GetPromptResult {
+	if s.several() {
+		text += " Unless the user says where, make machines on this computer: pass target " + localTarget + " in each call."
+	}
+	return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: text}}}}
 }
 
 func (s *Session) tryPrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
@@ -34,10 +63,7 @@ func (s *Session) tryPrompt(_ context.Context, req *mcp.GetPromptRequest) (*mcp.
 		"Clone it, find out how it is built and tested, install what that needs, and run the tests with run-command; "+
 		"for steps that take longer than a call waits, look at the files named in overflow. "+
 		"Report what passed and what failed with the decisive lines of output, and delete the machine.", req.Params.Arguments["repository"], image)
-	if s.several() {
-		text += " Unless the user says where, make the machine on this computer: pass target " + localTarget + " in each call."
-	}
-	return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: text}}}}, nil
+	return s.promptText(text), nil
 }
 
 // completionTime bounds the wait for names: a person is typing.

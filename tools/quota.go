@@ -19,8 +19,9 @@ const quotaTime = 5 * time.Second
 const quotaShown = 12
 
 // overQuota adds to a refusal by an account's limits which machines of ours fill it,
-// those that nobody uses any more first, since the agent can delete them.
-func (c *call) overQuota(ctx context.Context, err error) error {
+// those that nobody uses any more first, since the agent can delete them. name is the
+// machine that did not fit.
+func (c *call) overQuota(ctx context.Context, name string, err error) error {
 	var e *fleet.Error
 	if !errors.As(err, &e) || e.Code != fleet.CodeQuota {
 		return err
@@ -30,6 +31,7 @@ func (c *call) overQuota(ctx context.Context, err error) error {
 	if recErr != nil || listErr != nil {
 		return err
 	}
+	machines = slices.DeleteFunc(machines, func(m fleet.Machine) bool { return m.Name == name })
 	told := *e
 	ours, others := c.sortForQuota(recs, machines)
 	switch {

@@ -34,7 +34,7 @@ func (c *call) start(ctx context.Context, in startIn) (startOut, error) {
 	c.stage("starting %s", in.Name)
 	m, err := c.fleet.Start(ctx, in.Name, fleet.StartOptions{Branchable: c.made.of(in.Name).branchable})
 	if err != nil {
-		return startOut{}, c.nearby(ctx, in.Name, err)
+		return startOut{}, c.nearby(ctx, in.Name, c.overQuota(ctx, in.Name, err))
 	}
 	c.contacts.take(in.Name) // what runs in it now is new
 	wait := in.Wait == nil || *in.Wait

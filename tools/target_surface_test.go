@@ -291,9 +291,11 @@ func TestCompletionsOfTwoFleets(t *testing.T) {
 	if got := c.completes("target", ""); !slices.Equal(got, []string{"local", "cloud"}) {
 		t.Errorf("targets: %v", got)
 	}
-	res, err := c.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: "try-in-a-machine", Arguments: map[string]string{"repository": "https://git.example/r"}})
-	if err != nil || !strings.Contains(res.Messages[0].Content.(*mcp.TextContent).Text, "target local") {
-		t.Errorf("prompt: %v %v", res, err)
+	for name, argument := range map[string]string{"try-in-a-machine": "repository", "compare-branches": "task"} {
+		res, err := c.client.GetPrompt(t.Context(), &mcp.GetPromptParams{Name: name, Arguments: map[string]string{argument: "this one"}})
+		if err != nil || !strings.Contains(res.Messages[0].Content.(*mcp.TextContent).Text, "target local") || !strings.Contains(res.Messages[0].Content.(*mcp.TextContent).Text, "this one") {
+			t.Errorf("prompt %s: %v %v", name, res, err)
+		}
 	}
 }
 

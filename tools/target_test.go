@@ -129,6 +129,9 @@ func TestAnswerNarrows(t *testing.T) {
 		if got := c.shows(); got != "optional" {
 			t.Errorf("before: target is %s", got)
 		}
+		if c.call("list-machines", nil); c.asked.Load() > 0 {
+			t.Error("asked where a call is about all fleets")
+		}
 		machine := c.call("create-machine", image)["machine"].(map[string]any)
 		if machine["target"] != word {
 			t.Errorf("made in %v, not in %s", machine["target"], word)
@@ -193,6 +196,21 @@ func (c *chooser) completes(argument, target string) []string {
 		c.t.Fatal(err)
 	}
 	return res.Completion.Values
+}
+
+// The logs of the fleet that was not chosen are not followed any longer.
+func TestAnswerEndsFollowing(t *testing.T) {
+	c := chooses(t, "2025-11-25", accept("cloud"))
+	name := c.call("create-machine", with(image, "target", "local"))["machine"].(map[string]any)["name"].(string)
+	if err := c.client.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "smol://machine/local/" + name + "/logs"}); err != nil {
+		t.Fatal(err)
+	}
+	c.call("create-machine", image)
+	eventually(t, "nobody looks any more", func() bool {
+		before := c.memory.Count("Logs")
+		time.Sleep(50 * time.Millisecond) // five looks' time
+		return c.memory.Count("Logs") == before
+	})
 }
 
 // No answer leaves the choice to each call, says so, and is not asked for again.

@@ -47,6 +47,10 @@ type Options struct {
 	Limits  Limits
 	Log     *slog.Logger
 
+	// Installation is the mark of our machines in a fleet that others use too; empty when
+	// it is not known, or there is no such fleet.
+	Installation string
+
 	// Of servers for several clients. Principal is whose session it is: machines that
 	// are recorded for another are not there for it. The user of this computer is the
 	// empty one, and sees all. Lease is the session that a machine passes to which several

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,18 +25,19 @@ type cloudLogin struct {
 // cloudLogin finds the key: in the settings, in the file that they name, else in the
 // login of the smolvm program. Each is looked at again as it changes.
 func (c *Config) cloudLogin(env lookup) cloudLogin {
+	address := cmp.Or(c.CloudURL, fleet.DefaultCloudURL)
 	switch {
 	case c.CloudToken != "":
-		return cloudLogin{"SMOL_CLOUD_TOKEN", c.CloudURL, func(context.Context) (string, error) { return c.CloudToken, nil }}
+		return cloudLogin{"SMOL_CLOUD_TOKEN", address, func(context.Context) (string, error) { return c.CloudToken, nil }}
 	case c.CloudTokenFile != "":
 		file := &keyFile{path: c.CloudTokenFile, read: wholeFile}
-		return cloudLogin{"the file " + c.CloudTokenFile + " (SMOL_CLOUD_TOKEN_FILE)", c.CloudURL, file.key}
+		return cloudLogin{"the file " + c.CloudTokenFile + " (SMOL_CLOUD_TOKEN_FILE)", address, file.key}
 	}
 	path := configHome(env, "smolvm", "config.toml")
 	file := &keyFile{path: path, optional: true, read: func(text string) (string, error) { return cliSettings(text)["api_key"], nil }}
-	login := cloudLogin{"SMOL_CLOUD_TOKEN, SMOL_CLOUD_TOKEN_FILE or the login in " + path, c.CloudURL, file.key}
+	login := cloudLogin{"SMOL_CLOUD_TOKEN, SMOL_CLOUD_TOKEN_FILE or the login in " + path, address, file.key}
 	// A key goes to where it was given out, unless the settings say otherwise.
-	if text, _, err := readSecret(path); err == nil && c.CloudURL == fleet.DefaultCloudURL {
+	if text, _, err := readSecret(path); err == nil && address == fleet.DefaultCloudURL {
 		if there := cliSettings(string(text))["endpoint"]; there != "" {
 			login.url = there
 		}

@@ -70,7 +70,7 @@ func TestVariables(t *testing.T) {
 		{"SMOL_CLOUD_URL=http://127.0.0.1:8080", ""},
 		{"SMOL_CLOUD_URL=http://cloud.example", "plain http"},
 		{"SMOL_CLOUD_URL=https://me:word@cloud.example", "no address of a service"},
-		{"SMOL_CLOUD_URL=", "no address of a service"},
+		{"SMOL_CLOUD_URL=", ""},
 		{"SMOL_CLOUD_TOKEN=smk_abc", ""},
 		{"SMOL_CLOUD_TOKEN=smk_abc\n", "no spaces, line ends"},
 		{"SMOL_CLOUD_TOKEN_FILE=key", "not an absolute path"},

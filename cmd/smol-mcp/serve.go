@@ -71,6 +71,8 @@ func wire(c *Config, kind string, log *slog.Logger) *parts {
 			Account: p.account,
 			Limits:  limits(c),
 			Log:     warnings(log),
+
+			Installation: p.owner,
 		},
 		reaper:  rp,
 		closers: append(append([]closer{{"reaper", func() error { rp.Close(); return nil }}}, p.closers...), closer{"store", st.Close}),

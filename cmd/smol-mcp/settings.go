@@ -77,7 +77,7 @@ func settings(c *Config) []setting {
 		{"smolvm", "SMOLVM", &c.Smolvm, text{def: "smolvm", check: notEmpty}, "the smolvm program: a path, or a name looked up on PATH"},
 		{"minSmolvm", "SMOL_MCP_MIN_SMOLVM", &c.MinSmolvm, text{def: "1.14.0", check: checkVersion}, "oldest smolvm to work with; empty turns the check off"},
 		{"localUrl", "SMOL_LOCAL_URL", &c.LocalURL, text{check: checkLocalURL}, "where the engine is, as unix:///run/user/1000/smolvm.sock (started there if need be) or http://127.0.0.1:8080; empty finds or starts one"},
-		{"cloudUrl", "SMOL_CLOUD_URL", &c.CloudURL, text{def: fleet.DefaultCloudURL, check: fleet.CheckCloudURL}, "where smol cloud answers"},
+		{"cloudUrl", "SMOL_CLOUD_URL", &c.CloudURL, text{def: fleet.DefaultCloudURL, check: checkCloudURL}, "where smol cloud answers"},
 		{"cloudToken", "SMOL_CLOUD_TOKEN", &c.CloudToken, text{secret: true, check: checkKey}, "key for smol cloud; a file with it must be private"},
 		{"cloudTokenFile", "SMOL_CLOUD_TOKEN_FILE", &c.CloudTokenFile, text{check: checkAbsolute}, "private file with the key, looked at again when it changes; without a key, targets cloud and both use the login of the smolvm program"},
 		{"runtimeDir", "SMOL_MCP_RUNTIME_DIR", &c.RuntimeDir, text{check: checkAbsolute}, "directory of records, sockets and the engine's log, private to you; empty chooses one below XDG_RUNTIME_DIR or the home directory"},
@@ -160,6 +160,14 @@ func notEmpty(s string) error {
 		return fmt.Errorf("must not be empty")
 	}
 	return nil
+}
+
+// checkCloudURL takes an empty address for the usual one.
+func checkCloudURL(s string) error {
+	if s == "" {
+		return nil
+	}
+	return fleet.CheckCloudURL(s)
 }
 
 func checkVersion(s string) error {
