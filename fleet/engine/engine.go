@@ -144,6 +144,14 @@ func (s *server) listen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	at, err := os.Lstat(path)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	// A socket that is ours no more must not be removed with the listener.
+	l.SetUnlinkOnClose(false)
+	defer s.unlink(path, at)
 	h := &http.Server{Handler: s, ErrorLog: slog.NewLogLogger(s.opts.Log.Handler(), slog.LevelDebug), ReadHeaderTimeout: 30 * time.Second}
 	debug.FreeOSMemory() // what making kernel and initramfs took
 	if s.opts.Ready != nil {
@@ -151,10 +159,20 @@ func (s *server) listen(ctx context.Context) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- h.Serve(l) }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for serving := true; serving; {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			serving = false
+		case <-tick.C:
+			if now, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) || err == nil && !os.SameFile(now, at) {
+				s.opts.Log.Warn("the socket is gone, so nobody can reach this engine any more; it ends, and the machines go on", "path", path)
+				serving = false
+			}
+		}
 	}
 	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -165,9 +183,16 @@ func (s *server) listen(ctx context.Context) error {
 	return nil
 }
 
+// unlink removes the socket where it still is the one that was made.
+func (s *server) unlink(path string, made os.FileInfo) {
+	if now, err := os.Lstat(path); err == nil && os.SameFile(now, made) {
+		_ = os.Remove(path) // the next engine removes what nobody listens on
+	}
+}
+
 // listenUnix listens at a path, for this user only. A socket that nobody listens on
 // is replaced, and nothing else.
-func listenUnix(path string) (net.Listener, error) {
+func listenUnix(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -183,7 +208,7 @@ func listenUnix(path string) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	l, err := net.Listen("unix", path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}

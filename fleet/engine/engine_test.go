@@ -28,11 +28,12 @@ import (
 // The tests of this package boot real machines. They are slow to emulate, so they
 // share a cache, and with it the templates.
 var shared struct {
-	dir    string // of the cache and the programs
-	kernel string
-	guest  string
-	daemon string
-	why    string // why no machine can be booted; empty when one can
+	dir      string // of the cache
+	programs string // directory of the programs under test
+	kernel   string
+	guest    string
+	daemon   string
+	why      string // why no machine can be booted; empty when one can
 }
 
 func TestMain(m *testing.M) {
@@ -62,18 +63,33 @@ func prepare() string {
 		return err.Error() + ": run smol-mcp setup"
 	}
 	shared.kernel = k.Image
-	for _, program := range []string{"smol-guest", "smol-engine"} {
-		build := exec.Command("go", "build", "-o", shared.dir+"/", "../../cmd/"+program)
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if program == "smol-guest" {
-			build.Env = append(build.Env, "GOOS=linux")
-		}
-		if out, err := build.CombinedOutput(); err != nil {
-			panic(fmt.Sprintf("build %s: %v: %s", program, err, out))
+	// A user who cannot build is given the programs; see TestOrdinaryUser.
+	if shared.programs = os.Getenv("SMOL_TEST_PROGRAMS"); shared.programs == "" {
+		shared.programs = shared.dir
+		for _, program := range []string{"smol-guest", "smol-engine"} {
+			if err := build(program); err != nil {
+				panic(err)
+			}
 		}
 	}
-	shared.guest, shared.daemon = filepath.Join(shared.dir, "smol-guest"), filepath.Join(shared.dir, "smol-engine")
+	shared.guest, shared.daemon = filepath.Join(shared.programs, "smol-guest"), filepath.Join(shared.programs, "smol-engine")
 	return ""
+}
+
+// build puts a program where those under test are, unless it was given.
+func build(program string) error {
+	if os.Getenv("SMOL_TEST_PROGRAMS") != "" {
+		return nil
+	}
+	cmd := exec.Command("go", "build", "-o", shared.programs+"/", "../../cmd/"+program)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if program == "smol-guest" {
+		cmd.Env = append(cmd.Env, "GOOS=linux")
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w: %s", program, err, out)
+	}
+	return nil
 }
 
 // daemon is an engine in this process.

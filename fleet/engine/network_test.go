@@ -43,6 +43,9 @@ const (
 func internet(t *testing.T) {
 	t.Helper()
 	needMachines(t)
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip(err)
+	}
 	runtime.LockOSThread() // for good: the thread ends with the test
 	if err := syscall.Unshare(syscall.CLONE_NEWNET | syscall.CLONE_NEWNS); errors.Is(err, syscall.EPERM) {
 		t.Skip("only root can make networks")
@@ -164,13 +167,17 @@ func serveNames(c net.PacketConn) {
 // fetch gets a page in the guest. It is empty where there is none.
 func fetch(t *testing.T, f fleet.Fleet, vm, at string) string {
 	t.Helper()
-	return sh(t, f, vm, "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 "+at+" 80 2>/dev/null | sed '1,/^\\r*$/d'")
+	host, port, found := strings.Cut(at, ":")
+	if !found {
+		port = "80"
+	}
+	return sh(t, f, vm, "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 "+host+" "+port+" 2>/dev/null | sed '1,/^\\r*$/d'")
 }
 
 // hostServes listens at all addresses of the computer, and tells what reached it.
-func hostServes(t *testing.T) (port string, reached func() []string) {
+func hostServes(t *testing.T, at string) (port string, reached func() []string) {
 	t.Helper()
-	l, err := net.Listen("tcp4", "0.0.0.0:80")
+	l, err := net.Listen("tcp4", at)
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	var mu sync.Mutex
@@ -188,7 +195,7 @@ func hostServes(t *testing.T) (port string, reached func() []string) {
 			c.Close()
 		}
 	}()
-	return "80", func() []string {
+	return fmt.Sprint(l.Addr().(*net.TCPAddr).Port), func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return append([]string(nil), all...)
@@ -199,7 +206,7 @@ func hostServes(t *testing.T) (port string, reached func() []string) {
 // around it; also after the engine was killed.
 func TestOpenNetwork(t *testing.T) {
 	internet(t)
-	_, reached := hostServes(t)
+	_, reached := hostServes(t, "0.0.0.0:80")
 	p := spawn(t, nil)
 	f := p.client(t)
 	vm := booted(t, f, fleet.Spec{Name: "open", Network: fleet.Network{Open: true}})
@@ -229,6 +236,33 @@ func TestOpenNetwork(t *testing.T) {
 	}
 	if all := reached(); len(all) > 0 {
 		t.Errorf("connections to the computer: %q", all)
+	}
+}
+
+// Whoever runs the engine: no address of this computer is reached from a machine.
+func TestHostOutOfReach(t *testing.T) {
+	p := spawn(t, nil)
+	port, reached := hostServes(t, "0.0.0.0:0")
+	f := p.client(t)
+	vm := booted(t, f, fleet.Spec{Name: "open", Network: fleet.Network{Open: true}})
+	addresses := []string{"127.0.0.1", "10.0.2.2", "10.0.2.3"}
+	all, err := net.InterfaceAddrs()
+	must(t, err)
+	for _, a := range all {
+		if ip := a.(*net.IPNet).IP.To4(); ip != nil {
+			addresses = append(addresses, ip.String())
+		}
+	}
+	for _, a := range addresses {
+		if got := fetch(t, f, vm, a+":"+port); got != "" {
+			t.Errorf("%s is reached: %q", a, got)
+		}
+	}
+	if all := reached(); len(all) > 0 {
+		t.Errorf("connections to the computer: %q", all)
+	}
+	if _, err := http.Get("http://127.0.0.1:" + port + "/"); err != nil || len(reached()) != 1 {
+		t.Errorf("it can be reached from here: %q, %v", reached(), err)
 	}
 }
 

@@ -81,27 +81,16 @@ func TestWorkedExampleDebian(t *testing.T) {
 // function runs one of them.
 func workshop(t *testing.T) func(argv ...string) string {
 	t.Helper()
-	build := exec.Command("go", "build", "-o", shared.dir+"/", "../../cmd/smol-mcp")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must(t, build("smol-mcp"))
 	home, err := os.MkdirTemp("", "w") // short, for the socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(home) })
-	// The kernel is where it always is; the templates are those of the other tests.
-	must(t, os.MkdirAll(home+"/cache", 0o700))
-	must(t, os.MkdirAll(shared.dir+"/cache/kernel", 0o700))
-	release := filepath.Base(filepath.Dir(shared.kernel))
-	if err := os.Symlink(filepath.Dir(shared.kernel), filepath.Join(shared.dir, "cache", "kernel", release)); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	must(t, os.Symlink(shared.dir+"/cache", home+"/cache/smol-engine"))
+	shareCache(t, home+"/cache")
 	return func(argv ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), filepath.Join(shared.dir, argv[0]), argv[1:]...)
+		cmd := exec.CommandContext(t.Context(), filepath.Join(shared.programs, argv[0]), argv[1:]...)
 		cmd.Env = []string{
 			"HOME=" + home, "XDG_RUNTIME_DIR=" + home, "XDG_CACHE_HOME=" + home + "/cache", "XDG_DATA_HOME=" + home + "/data",
 			"PATH=" + os.Getenv("PATH"), "SMOL_MCP_ENGINE=qemu", "SMOL_MCP_MEMORY_MB=512", "SMOL_MCP_CPUS=1",
@@ -112,6 +101,19 @@ func workshop(t *testing.T) func(argv ...string) string {
 		}
 		return string(out)
 	}
+}
+
+// shareCache makes a cache directory in which engines find the kernel that all tests
+// use, and their templates.
+func shareCache(t *testing.T, dir string) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o700))
+	must(t, os.MkdirAll(shared.dir+"/cache/kernel", 0o700))
+	release := filepath.Base(filepath.Dir(shared.kernel))
+	if err := os.Symlink(filepath.Dir(shared.kernel), filepath.Join(shared.dir, "cache", "kernel", release)); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	must(t, os.Symlink(shared.dir+"/cache", dir+"/smol-engine"))
 }
 
 func must(t *testing.T, err error) {

@@ -103,7 +103,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		return nil, err
 	}
 	var err error
-	if m.lock, err = lockFile(filepath.Join(opts.Data, "lock")); err != nil {
+	if m.lock, err = lockFile(ctx, filepath.Join(opts.Data, "lock")); err != nil {
 		return nil, err
 	}
 	m.life, m.end = context.WithCancel(context.Background())
