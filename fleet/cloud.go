@@ -102,8 +102,8 @@ func NewCloud(opts CloudOptions) *Cloud {
 		DialContext:            cloudDialer(opts.URL),
 		ForceAttemptHTTP2:      true,
 		TLSHandshakeTimeout:    10 * time.Second,
-		DisableCompression:     true, // a file's bytes are wanted as they are
-		IdleConnTimeout:        90 * time.Second,
+		DisableCompression:     true,             // a file's bytes are wanted as they are
+		IdleConnTimeout:        30 * time.Second, // before the service's side gives it up, as we send the next request
 		MaxIdleConnsPerHost:    16,
 		MaxResponseHeaderBytes: 64 << 10,
 	}

@@ -75,13 +75,7 @@ func (c *Cloud) askIdentity(ctx context.Context, op, token string) (CloudIdentit
 
 func (c *Cloud) identityAt(ctx context.Context, op, token, path string) (CloudIdentity, error) {
 	r := request{op: op, method: http.MethodGet, path: path, wait: cloudReadWait}
-	var said struct {
-		Subject string          `json:"subject"`
-		Tenant  string          `json:"tenantId"`
-		Name    string          `json:"tenantName"`
-		Status  string          `json:"tenantStatus"`
-		Scopes  json.RawMessage `json:"scopes"`
-	}
+	var said map[string]json.RawMessage
 	for n := 1; ; n++ {
 		_, err := c.send(ctx, r, token, func(a *answer) (bool, error) {
 			data, err := a.read()
@@ -101,14 +95,14 @@ func (c *Cloud) identityAt(ctx context.Context, op, token, path string) (CloudId
 			return CloudIdentity{}, r.fail(CodeOf(ctx.Err()), false, ctx.Err())
 		}
 	}
-	id := CloudIdentity{Subject: said.Subject, Tenant: said.Tenant, Name: said.Name, Status: said.Status}
-	_ = json.Unmarshal(said.Scopes, &id.Scopes) // absent: not known
-	whose := "tenant " + said.Tenant
-	if said.Tenant == "" {
-		whose = "subject " + said.Subject
-	}
-	if said.Tenant+said.Subject == "" {
+	id := CloudIdentity{Subject: textIn(said["subject"]), Tenant: textIn(said["tenantId"]), Name: textIn(said["tenantName"]), Status: textIn(said["tenantStatus"])}
+	_ = json.Unmarshal(said["scopes"], &id.Scopes) // absent: not known
+	whose := "tenant " + id.Tenant
+	switch {
+	case id.Tenant+id.Subject == "":
 		return CloudIdentity{}, r.fail(CodeInternal, false, errWhose)
+	case id.Tenant == "":
+		whose = "subject " + id.Subject
 	}
 	id.Account = hashOf(c.opts.URL, whose)[:12]
 	return id, nil

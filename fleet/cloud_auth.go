@@ -188,6 +188,9 @@ func (k *keyring) hide(text []byte) []byte {
 	return text
 }
 
+// in reports whether a text holds a key.
+func (k *keyring) in(text string) bool { return string(k.hide([]byte(text))) != text }
+
 // Usable says, without a request, why no call can succeed now: CloudNotConfigured
 // or CloudUnauthorized; nil when there is no known reason.
 func (c *Cloud) Usable(ctx context.Context) error {

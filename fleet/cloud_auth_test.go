@@ -220,6 +220,40 @@ func TestCloudScopes(t *testing.T) {
 	}
 }
 
+// A service that does not tell its health serves all the same; one that is away does
+// not.
+func TestCloudHealth(t *testing.T) {
+	for _, answer := range []string{`{"version":7,"apiVersion":"2","capabilities":{}}`, `{}`, `[]`, `<html>`} {
+		server := fleettest.StartCloud(t, fleettest.CloudOptions{})
+		server.Fault(fleettest.CloudFault{Path: "/health", Status: 200, Body: answer})
+		info, err := cloud(t, server).Info(t.Context())
+		if strings.HasPrefix(answer, "{") && (err != nil || info.Version == "" || !info.Can.Branch) {
+			t.Errorf("%s: %+v, %v", answer, info, err)
+		}
+	}
+	server := fleettest.StartCloud(t, fleettest.CloudOptions{})
+	c := cloud(t, server, by(newClock()))
+	server.Fault(fleettest.CloudFault{Path: "/health", Status: 404})
+	if info, err := c.Info(t.Context()); err != nil || info.Engine != "cloud" || info.Version == "" {
+		t.Errorf("%+v, %v", info, err)
+	}
+	wantSent(t, server, func() { // it is asked again, and then no more
+		for range 3 {
+			info, err := c.Info(t.Context())
+			if err != nil || info.Version != "0.1.0" || !info.Can.BranchRunning {
+				t.Errorf("%+v, %v", info, err)
+			}
+		}
+	}, "GET /health")
+	c = cloud(t, server, by(newClock()))
+	if _, err := c.Account(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	server.Fault(fleettest.CloudFault{Path: "/health", Drop: "before", Times: -1})
+	_, err := c.Info(t.Context())
+	want(t, err, fleet.CodeUnreachable, false)
+}
+
 // A redirect is told and not followed, so that no key goes where it leads.
 func TestCloudRedirect(t *testing.T) {
 	var met atomic.Int64
@@ -257,6 +291,11 @@ func TestCloudSecret(t *testing.T) {
 		text.WriteString(e.Error() + e.Next)
 		server.ClearFaults()
 	}
+	spec := vm("leaky")
+	spec.Env = map[string]string{"TOKEN": "Bearer " + token}
+	_, err := c.Create(t.Context(), spec)
+	want(t, err, fleet.CodeInvalid, false, "TOKEN", "no guest may have")
+	text.WriteString(err.Error())
 	data, err := os.ReadFile(filepath.Join(dir, "cloud-accounts.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -170,6 +170,9 @@ func (c *Cloud) createBody(spec Spec) (cloudCreate, error) {
 		if name == ownerMark || name == createMark {
 			return body, fmt.Errorf("environment variable %s is one of ours", name)
 		}
+		if c.keys.in(value) {
+			return body, fmt.Errorf("environment variable %s holds the key of the cloud account, which no guest may have", name)
+		}
 		body.Env[name] = value
 	}
 	for _, p := range spec.Ports {

@@ -98,13 +98,13 @@ func (c *Cloud) upload(ctx context.Context, r request, id, file string, src io.R
 		}
 		return c.put(ctx, r, src)
 	}
-	err := c.put(ctx, r, src)
 	again := func() error {
 		if _, err := rewind.Seek(from, io.SeekStart); err != nil {
 			return r.fail(CodeInternal, false, fmt.Errorf("the bytes to send could not be read again: %w", err))
 		}
 		return nil
 	}
+	err := c.putAgain(ctx, r, src, again)
 	switch {
 	case noRoute(err):
 		c.can.without("/files")
@@ -119,9 +119,28 @@ func (c *Cloud) upload(ctx context.Context, r request, id, file string, src io.R
 		if err := again(); err != nil {
 			return err
 		}
-		return c.put(ctx, r, src)
+		return c.putAgain(ctx, r, src, again)
 	}
 	return err
+}
+
+// putAgain sends the bytes, anew where that may help: a file that is written twice
+// is the same.
+func (c *Cloud) putAgain(ctx context.Context, r request, src io.Reader, again func() error) error {
+	r.twice = true
+	for n := 1; ; n++ {
+		err := c.put(ctx, r, src)
+		wait, ok := c.nextTry(ctx, r, err, n) // r has no body yet
+		if !ok || mayLackParent(err) {
+			return err
+		}
+		if wait > 0 && c.opts.Pause(ctx, wait) != nil {
+			return err
+		}
+		if err := again(); err != nil {
+			return err
+		}
+	}
 }
 
 // put sends the bytes once.

@@ -46,11 +46,11 @@ func (f *cloudFeatures) retry(routes ...string) {
 	}
 }
 
-// cloudHealth is the answer of /health. It wants no key.
+// cloudHealth is the answer of /health, as far as it says. It wants no key.
 type cloudHealth struct {
-	Version      string      `json:"version"`
-	APIVersion   json.Number `json:"apiVersion"`
-	Capabilities []string    `json:"capabilities"`
+	Version      json.RawMessage `json:"version"`
+	APIVersion   json.RawMessage `json:"apiVersion"`
+	Capabilities json.RawMessage `json:"capabilities"`
 }
 
 // Info tells which service answers. What it says of itself is kept for ten
@@ -66,13 +66,16 @@ func (c *Cloud) Info(ctx context.Context) (Info, error) {
 	if !fresh {
 		r := request{op: op, method: http.MethodGet, path: "/health", wait: healthWait, keyless: true}
 		var h cloudHealth
-		if err := c.ask(ctx, r, &h); err != nil {
+		err := c.ask(ctx, r, &h)
+		if err != nil && statusOf(err) == 0 {
 			return Info{}, err
 		}
 		info = h.info()
-		c.can.mu.Lock()
-		c.can.info, c.can.at = info, c.opts.Now()
-		c.can.mu.Unlock()
+		if err == nil { // a service that refuses to tell may still serve
+			c.can.mu.Lock()
+			c.can.info, c.can.at = info, c.opts.Now()
+			c.can.mu.Unlock()
+		}
 	}
 	info.Can.Suspend = info.Can.Suspend && !c.can.lacks("/pause")
 	return info, nil
@@ -81,11 +84,11 @@ func (c *Cloud) Info(ctx context.Context) (Info, error) {
 // info renders what the service says. One that lists no abilities is taken to have
 // those that were seen at work.
 func (h cloudHealth) info() Info {
-	says := func(ability string) bool {
-		return len(h.Capabilities) == 0 || slices.Contains(h.Capabilities, ability)
-	}
+	var abilities []string
+	_ = json.Unmarshal(h.Capabilities, &abilities)
+	says := func(ability string) bool { return len(abilities) == 0 || slices.Contains(abilities, ability) }
 	return Info{
-		Engine: "cloud", Version: Bound(cmp.Or(h.Version, h.APIVersion.String(), "unknown"), 64),
+		Engine: "cloud", Version: Bound(cmp.Or(textIn(h.Version), string(h.APIVersion), "unknown"), 64),
 		Can: Features{
 			Branch:        says("machine.branch"),
 			BranchRunning: says("machine.branch") && says("machine.branch_source_continues"),

@@ -25,24 +25,19 @@ type limiter struct {
 	pause func(context.Context, time.Duration) error
 
 	mu    sync.Mutex
-	until time.Time     // nothing goes out before
-	gap   time.Duration // between one request and the next; 0 none
-	hold  time.Duration // of the last refusal; 0 after a success
+	until time.Time     // nothing goes out before, since the service said so
+	hold  time.Duration // which was so long; 0 after a success
+	next  time.Time     // the next request goes out then, by the gap between them
+	gap   time.Duration // 0 none
 }
 
 // wait returns when a request may go out, or why ctx ended.
 func (l *limiter) wait(ctx context.Context) error {
 	for ctx.Err() == nil {
-		l.mu.Lock()
-		left := l.until.Sub(l.now())
+		left := l.take()
 		if left <= 0 {
-			if l.gap > 0 {
-				l.until = l.now().Add(l.gap)
-			}
-			l.mu.Unlock()
 			return nil
 		}
-		l.mu.Unlock()
 		if err := l.pause(ctx, left); err != nil {
 			return err
 		}
@@ -50,17 +45,30 @@ func (l *limiter) wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// take lets a request out, or says how long to wait before asking again.
+func (l *limiter) take() (left time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	if left = max(l.until.Sub(now), l.next.Sub(now)); left <= 0 {
+		l.next = now.Add(l.gap)
+	}
+	return left
+}
+
 // refused notes a 429 that asks for a wait of after, or for none in particular.
 func (l *limiter) refused(after time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if until := l.until; until.After(l.now()) && l.hold > 0 {
-		after = max(after, until.Sub(l.now())) // of a request that went out before the last refusal
-	} else if after <= 0 {
+	now := l.now()
+	switch {
+	case l.until.After(now): // it had gone out before the last refusal came
+		after = max(after, l.until.Sub(now))
+	case after <= 0:
 		after = max(2*l.hold, firstHold)
 	}
 	l.hold = min(after, longestHold)
-	l.until = l.now().Add(l.hold)
+	l.until = now.Add(l.hold)
 	l.gap = slowGap
 }
 

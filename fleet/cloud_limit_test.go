@@ -44,6 +44,20 @@ func TestCloudRate(t *testing.T) {
 			t.Errorf("%s: waited %v", what, waits)
 		}
 	}
+	server := fleettest.StartCloud(t, fleettest.CloudOptions{})
+	k := newClock()
+	c := cloud(t, server, by(k))
+	made(t, c, "vm")
+	server.Fault(fleettest.CloudFault{Method: "PUT", Status: 429, Times: 3})
+	if err := c.Upload(t.Context(), "vm", "/tmp/x", strings.NewReader("x"), 1); err != nil {
+		t.Error(err)
+	}
+	if waits := k.taken(); !slices.Equal(waits, []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}) {
+		t.Errorf("refused again and again it waited %v", waits)
+	}
+	if got, err := server.Guest("vm").ReadFile("/tmp/x"); err != nil || string(got) != "x" {
+		t.Errorf("%q, %v", got, err)
+	}
 }
 
 // The limit holds for all calls of the process; waiting for it ends with the caller.
@@ -121,6 +135,7 @@ func TestCloudRetries(t *testing.T) {
 		_, err := c.Download(t.Context(), "vm", "/etc/hostname", &b, 0)
 		return err
 	}
+	write := func() error { return c.Upload(t.Context(), "vm", "/tmp/x", strings.NewReader("x"), 1) }
 	for _, step := range []struct {
 		what  string
 		fault fleettest.CloudFault
@@ -135,6 +150,8 @@ func TestCloudRetries(t *testing.T) {
 		{"for ever", fleettest.CloudFault{Method: "GET", Times: -1, Status: 502}, get, 3, fleet.CodeUnreachable},
 		{"400 of a read", fleettest.CloudFault{Method: "GET", Times: -1, Status: 400, Body: "no"}, get, 1, fleet.CodeInvalid},
 		{"501 of a read", fleettest.CloudFault{Method: "GET", Times: -1, Status: 501, Body: "no"}, get, 1, fleet.CodeUnsupported},
+		{"503 of an upload", fleettest.CloudFault{Method: "PUT", Times: 2, Status: 503}, write, 3, ""},
+		{"a broken upload", fleettest.CloudFault{Method: "PUT", Times: 2, Drop: "after"}, write, 3, ""},
 		{"a file", fleettest.CloudFault{Method: "GET", Times: 2, Drop: "after"}, read, 3, ""},
 		{"503 of a command", fleettest.CloudFault{Method: "POST", Times: -1, Status: 503}, exec, 1, fleet.CodeUnreachable},
 		{"500 of a command", fleettest.CloudFault{Method: "POST", Times: -1, Status: 500}, exec, 1, fleet.CodeInternal},

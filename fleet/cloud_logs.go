@@ -15,16 +15,17 @@ import (
 
 // cloudEvent is a line of the service's history of a machine.
 type cloudEvent struct {
-	ID      string `json:"id"`
-	Level   string `json:"level"`
-	Message string `json:"message"`
-	At      string `json:"createdAt"`
+	id, level, message string
+	at                 time.Time // zero when it was not said
 }
 
 // line renders an event as a line of a log.
 func (e cloudEvent) line() string {
-	text := strings.Join(strings.Fields(e.At+" "+strings.ToUpper(e.Level)+" "+e.Message), " ")
-	return cutLine(text)
+	when := ""
+	if !e.at.IsZero() {
+		when = e.at.UTC().Format(time.RFC3339)
+	}
+	return cutLine(strings.Join(strings.Fields(when+" "+strings.ToUpper(e.level)+" "+e.message), " "))
 }
 
 // Logs returns what the service did with a machine: the guest's own console is not
@@ -61,23 +62,21 @@ func (c *Cloud) events(ctx context.Context, op, id string) ([]cloudEvent, error)
 	}
 	var events []cloudEvent
 	for _, data := range raw {
-		var e cloudEvent
-		if json.Unmarshal(data, &e) == nil && e.ID != "" {
-			events = append(events, e)
+		var part map[string]json.RawMessage
+		if json.Unmarshal(data, &part) != nil || len(part["id"]) == 0 {
+			continue
 		}
+		e := cloudEvent{id: strings.Trim(string(part["id"]), `"`), level: textIn(part["level"]), message: textIn(part["message"])}
+		e.at, _ = time.Parse(time.RFC3339, textIn(part["createdAt"]))
+		events = append(events, e)
 	}
 	// The newest comes first, so that events of one moment are in the order in
 	// which they happened once the list is turned around.
-	if len(events) > 0 && !events[0].at().Before(events[len(events)-1].at()) {
+	if len(events) > 0 && !events[0].at.Before(events[len(events)-1].at) {
 		slices.Reverse(events)
 	}
-	slices.SortStableFunc(events, func(a, b cloudEvent) int { return a.at().Compare(b.at()) })
+	slices.SortStableFunc(events, func(a, b cloudEvent) int { return a.at.Compare(b.at) })
 	return events, nil
-}
-
-func (e cloudEvent) at() time.Time {
-	t, _ := time.Parse(time.RFC3339, e.At) // one without a time comes first
-	return t
 }
 
 // eventPage returns the newest events, or what follows a cursor.
@@ -86,7 +85,7 @@ func eventPage(events []cloudEvent, q LogQuery, after, id string) LogPage {
 	from := max(0, len(events)-q.Tail)
 	newest := q.Cursor == ""
 	if !newest {
-		at := slices.IndexFunc(events, func(e cloudEvent) bool { return e.ID == after })
+		at := slices.IndexFunc(events, func(e cloudEvent) bool { return e.id == after })
 		switch {
 		case at >= 0:
 			from = at + 1
@@ -103,7 +102,7 @@ func eventPage(events []cloudEvent, q LogQuery, after, id string) LogPage {
 	before, kept := page.Fit(q.MaxBytes, newest)
 	last := after
 	if end := before + kept; end > 0 {
-		last = shown[end-1].ID
+		last = shown[end-1].id
 	}
 	page.Cursor = eventCursor(last, id)
 	return page
