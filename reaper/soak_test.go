@@ -21,24 +21,26 @@ func TestSoak(t *testing.T) {
 	if *long {
 		seeds, span = []uint64{1, 2, 3}, 40*time.Second
 	}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := soak(t, seed, span)
-			t.Log(r)
-			if r.leaked > 0 || r.harmed > 0 {
-				t.Errorf("%d machines leaked, %d live sessions lost one:\n%s", r.leaked, r.harmed, r.words)
-			}
-			if r.killed == 0 || r.created == 0 {
-				t.Error("nothing happened")
-			}
-		})
+	for _, elsewhere := range []bool{false, true} {
+		for _, seed := range seeds {
+			t.Run(fmt.Sprintf("%d elsewhere %v", seed, elsewhere), func(t *testing.T) {
+				r := soak(t, seed, span, elsewhere)
+				t.Log(r)
+				if r.leaked > 0 || r.harmed > 0 {
+					t.Errorf("%d machines leaked, %d live sessions lost one:\n%s", r.leaked, r.harmed, r.words)
+				}
+				if r.killed == 0 || r.created == 0 {
+					t.Error("nothing happened")
+				}
+			})
+		}
 	}
 }
 
 // The harness has to find what it is there for.
 func TestSoakFindsLeaks(t *testing.T) {
 	for seed := range uint64(5) {
-		if r := soak(t, 100+seed, 6*time.Second, "SMOL_MCP_TEST_NO_INTENT=1"); r.leaked > 0 {
+		if r := soak(t, 100+seed, 6*time.Second, false, "SMOL_MCP_TEST_NO_INTENT=1"); r.leaked > 0 {
 			t.Log(r)
 			return
 		}
@@ -48,7 +50,7 @@ func TestSoakFindsLeaks(t *testing.T) {
 
 func TestSoakFindsHarm(t *testing.T) {
 	for seed := range uint64(5) {
-		if r := soak(t, 200+seed, 6*time.Second, "SMOL_MCP_FP_HEARTBEAT=300ms"); r.harmed > 0 {
+		if r := soak(t, 200+seed, 6*time.Second, false, "SMOL_MCP_FP_HEARTBEAT=300ms"); r.harmed > 0 {
 			t.Log(r)
 			return
 		}
@@ -70,9 +72,10 @@ func (r soaked) String() string {
 
 const servers = 6
 
-func soak(t *testing.T, seed uint64, span time.Duration, env ...string) soaked {
+func soak(t *testing.T, seed uint64, span time.Duration, elsewhere bool, env ...string) soaked {
 	t.Helper()
 	p, w := newPlaces(t), newWorld()
+	p.elsewhere, w.ids = elsewhere, elsewhere
 	faults := newFaults(seed)
 	w.before, w.after = faults.before, faults.after
 	sock := w.serve(t)

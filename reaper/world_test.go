@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/rpc"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -217,11 +218,12 @@ func (w *world) serve(t testing.TB) string {
 type remote struct {
 	client *rpc.Client
 	point  func(string) // a failpoint before and after each request that changes something
+	byID   bool         // only ids are sent to be deleted
 }
 
 func dialWorld(sock string, point func(string)) (*remote, error) {
 	c, err := rpc.Dial("unix", sock)
-	return &remote{c, point}, err
+	return &remote{c, point, os.Getenv(targetEnv) != ""}, err
 }
 
 func (r *remote) do(ctx context.Context, op, name, parent string) (fleet.Machine, error) {
@@ -251,8 +253,15 @@ func (r *remote) Get(ctx context.Context, name string) (fleet.Machine, error) {
 	return r.do(ctx, "get", name, "")
 }
 
-func (r *remote) Delete(ctx context.Context, name string) (fleet.Deletion, error) {
-	_, err := r.do(ctx, "delete", name, "")
+func (r *remote) Delete(ctx context.Context, ref string) (fleet.Deletion, error) {
+	if r.byID { // as the cloud does: a late request cannot meet another machine of that name
+		m, err := r.Get(ctx, ref)
+		if err != nil {
+			return fleet.Deletion{}, err
+		}
+		ref = m.ID
+	}
+	_, err := r.do(ctx, "delete", ref, "")
 	return fleet.Deletion{}, err
 }
 
