@@ -92,6 +92,13 @@ func build(program string) error {
 	return nil
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // daemon is an engine in this process.
 type daemon struct {
 	opts   engine.Options

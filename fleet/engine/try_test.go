@@ -116,13 +116,6 @@ func shareCache(t *testing.T, dir string) {
 	must(t, os.Symlink(shared.dir+"/cache", dir+"/smol-engine"))
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // debianImage is assembled from the packages of the distribution.
 func debianImage(t *testing.T, more ...string) v1.Image {
 	t.Helper()

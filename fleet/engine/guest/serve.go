@@ -124,9 +124,15 @@ func (g *guest) handle(st *yamux.Stream) {
 	_ = out.JSON(agent.End, res) // an engine that hung up does not want it
 }
 
-// forward joins a stream to a port of the guest's loopback.
+// forward joins a stream to a port of the guest's loopback, of IPv6 where nobody
+// listens at that of IPv4.
 func forward(st *yamux.Stream, out *agent.Frames, port int) {
 	conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 5*time.Second)
+	if err != nil {
+		if other, otherErr := net.DialTimeout("tcp", fmt.Sprintf("[::1]:%d", port), 5*time.Second); otherErr == nil {
+			conn, err = other, nil
+		}
+	}
 	if err != nil {
 		_ = out.JSON(agent.End, agent.Result{Error: err.Error()})
 		return

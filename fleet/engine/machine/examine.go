@@ -40,6 +40,9 @@ func Examine(ctx context.Context, opts Options) []Finding {
 	var err error
 	h.qemu, h.version, err = FindQEMU(ctx, opts.QEMU)
 	out = append(out, found(err, "qemu", "QEMU "+h.version+" at "+h.qemu))
+	if err == nil && !streams(h.version) {
+		out = append(out, Finding{"network_unsupported", Warning, "machines cannot have a network", "QEMU " + h.version + " is older than 7.2", "install a later QEMU, or create machines without a network"})
+	}
 	guest, guestErr := FindGuest(opts.Guest)
 	out = append(out, found(guestErr, "guest", "guest program "+guest))
 	k, kernelErr := kernel.Find(opts.Kernel, filepath.Join(opts.Cache, "kernel"))

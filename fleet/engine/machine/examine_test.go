@@ -60,6 +60,9 @@ func TestExamine(t *testing.T) {
 		{"", "", func(*testing.T, *Options) {}, false},
 		{"qemu_missing", Failure, func(t *testing.T, o *Options) { must(t, os.Remove(o.QEMU)) }, false},
 		{"qemu_broken", Failure, func(t *testing.T, o *Options) { must(t, os.WriteFile(o.QEMU, []byte("#!/bin/sh\nexit 1\n"), 0o700)) }, false},
+		{"network_unsupported", Warning, func(t *testing.T, o *Options) {
+			must(t, os.WriteFile(o.QEMU, []byte("#!/bin/sh\necho QEMU emulator version 6.2.0\n"), 0o700))
+		}, false},
 		{"guest_broken", Failure, func(t *testing.T, o *Options) { must(t, os.Remove(o.Guest)) }, false},
 		{"kernel_missing", Failure, func(t *testing.T, o *Options) { o.Kernel = filepath.Join(o.Cache, "none", "vmlinuz") }, false},
 		{"kernel_missing", Failure, func(t *testing.T, o *Options) {

@@ -4,8 +4,11 @@ package machine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -17,18 +20,24 @@ type forwards struct {
 	cancel    context.CancelFunc
 }
 
-// publish listens on all ports, or on none.
+// publish listens on all ports, or on none. A computer without IPv6 has no second
+// loopback.
 func (m *Manager) publish(vm *machine, ports []Port) (*forwards, error) {
 	ctx, cancel := context.WithCancel(m.life)
 	f := &forwards{cancel: cancel}
 	for _, p := range ports {
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p.Host))
-		if err != nil {
-			f.close()
-			return nil, &Error{PortInUse, fmt.Sprintf("host port %d is already in use: %v", p.Host, err)}
+		for _, loopback := range []string{"127.0.0.1", "::1"} {
+			l, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(p.Host)))
+			if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
+				continue
+			}
+			if err != nil {
+				f.close()
+				return nil, &Error{PortInUse, fmt.Sprintf("host port %d is already in use: %v", p.Host, err)}
+			}
+			f.listeners = append(f.listeners, l)
+			m.work.Go(func() { m.accept(ctx, vm, l, p.Guest) })
 		}
-		f.listeners = append(f.listeners, l)
-		m.work.Go(func() { m.accept(ctx, vm, l, p.Guest) })
 	}
 	return f, nil
 }

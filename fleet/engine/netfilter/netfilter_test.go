@@ -272,7 +272,7 @@ func TestNothingAllowed(t *testing.T) {
 
 func TestPolicies(t *testing.T) {
 	p := mustPolicy(t, false, []string{"a.test", "1.2.3.4"}, []string{"1.2.3.77/24", "5.6.7.8"})
-	if fmt.Sprint(p.Hosts, p.CIDRs) != "[a.test] [1.2.3.4/32 1.2.3.0/24 5.6.7.8/32]" {
+	if fmt.Sprint(p.Hosts, p.CIDRs) != "[a.test] [1.2.3.0/24 5.6.7.8/32 1.2.3.4/32]" {
 		t.Errorf("%+v", p)
 	}
 	for _, host := range []string{"", "http://a.test", "a..b", "a b", strings.Repeat("a", 64) + ".test", "*", "a.test:80"} {
@@ -280,7 +280,7 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("host %q is taken", host)
 		}
 	}
-	for _, cidr := range []string{"", "10.0.0.0/33", "x", "1.2.3.4/"} {
+	for _, cidr := range []string{"", "10.0.0.0/33", "x", "1.2.3.4/", "::/0", "2001:db8::1"} {
 		if _, err := NewPolicy(false, nil, []string{cidr}); err == nil {
 			t.Errorf("range %q is taken", cidr)
 		}

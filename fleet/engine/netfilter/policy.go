@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,8 +22,8 @@ type Policy struct {
 func NewPolicy(open bool, hosts, cidrs []string) (Policy, error) {
 	p := Policy{Open: open}
 	for _, host := range hosts {
-		if addr, err := netip.ParseAddr(host); err == nil {
-			p.CIDRs = append(p.CIDRs, netip.PrefixFrom(addr, addr.BitLen()))
+		if _, err := netip.ParseAddr(host); err == nil {
+			cidrs = append(slices.Clip(cidrs), host) // smolvm takes addresses here too
 			continue
 		}
 		name := strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(host, "*."), "."))
@@ -38,6 +39,9 @@ func NewPolicy(open bool, hosts, cidrs []string) (Policy, error) {
 		}
 		if err != nil {
 			return p, fmt.Errorf("invalid CIDR '%s'", cidr)
+		}
+		if !prefix.Addr().Is4() {
+			return p, fmt.Errorf("CIDR '%s': the networks of this engine have no IPv6, so leave it out", cidr)
 		}
 		p.CIDRs = append(p.CIDRs, prefix.Masked())
 	}
