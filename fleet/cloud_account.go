@@ -13,6 +13,8 @@ import (
 	"time"
 )
 
+var errWhose = errors.New("the answer does not say whose key it is")
+
 // CloudIdentity is whose key it is, in the service's words.
 type CloudIdentity struct {
 	Account string // fingerprint of tenant and address, see [Cloud.Account]

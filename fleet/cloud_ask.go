@@ -51,6 +51,9 @@ func (c *Cloud) try(ctx context.Context, r request, use func(*answer) (again boo
 		maybe = maybe || MaybeDone(err)
 		wait, ok := c.nextTry(ctx, r, err, n)
 		if !ok || !again {
+			if maybe {
+				err = unsure(err)
+			}
 			return advise(err)
 		}
 		c.opts.Log.Debug("the cloud is asked again", "op", r.op, "try", n, "wait", wait, "err", err)
@@ -99,7 +102,9 @@ func (c *Cloud) noteRefusal(token string, err error) {
 	case http.StatusTooManyRequests:
 		c.limit.refused(e.after)
 	case http.StatusUnauthorized:
-		c.refuseKey(token, e)
+		if token != "" {
+			c.refuseKey(token, e)
+		}
 	}
 }
 
@@ -163,7 +168,8 @@ func statusOf(err error) int {
 // gone reports whether err says that the machine itself is not there, and not a
 // file or a route of it.
 func gone(err error) bool {
-	return statusOf(err) == http.StatusNotFound && CodeOf(err) == CodeNotFound && !fileGone.in(err.Error())
+	var e *Error
+	return errors.As(err, &e) && e.status == http.StatusNotFound && e.Code == CodeNotFound && !fileGone.in(e.Why)
 }
 
 // noRoute reports whether err says that the service has no such route.
@@ -175,6 +181,18 @@ func noRoute(err error) bool {
 		return CodeOf(err) == CodeUnsupported
 	}
 	return false
+}
+
+// unsure is err with the warning that what was asked for may have been done all the
+// same.
+func unsure(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.MaybeDone {
+		return err
+	}
+	told := *e
+	told.MaybeDone = true
+	return &told
 }
 
 // during returns err as a failure of op.

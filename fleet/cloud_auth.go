@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,7 +41,7 @@ func (c *Cloud) key(ctx context.Context, op string) (string, error) {
 	if known, err := c.keys.verdict(token, op, c.opts.Now()); known {
 		return token, err
 	}
-	return token, c.lookInto(ctx, op, token, false)
+	return token, c.lookInto(ctx, op, token)
 }
 
 // sourceKey asks the source. It refuses keys that cannot go into a header.
@@ -92,19 +91,19 @@ func (k *keyring) verdict(token, op string, now time.Time) (known bool, err erro
 }
 
 // lookInto finds out whose key it is, from what is remembered or from the service.
-// One looks while the others wait. anew forgets what is remembered.
-func (c *Cloud) lookInto(ctx context.Context, op, token string, anew bool) error {
+// One looks while the others wait.
+func (c *Cloud) lookInto(ctx context.Context, op, token string) error {
 	select {
 	case c.keys.turn <- struct{}{}:
 		defer func() { <-c.keys.turn }()
 	case <-ctx.Done():
 		return &Error{Code: CodeOf(ctx.Err()), Op: op, Why: "it was not sent: the key is being looked into: " + ctx.Err().Error(), Err: ctx.Err()}
 	}
-	if known, err := c.keys.verdict(token, op, c.opts.Now()); known && (!anew || err != nil) {
+	if known, err := c.keys.verdict(token, op, c.opts.Now()); known {
 		return err
 	}
 	id, remembered := CloudIdentity{}, false
-	if !anew && !c.keys.refusedBefore(token) {
+	if !c.keys.refusedBefore(token) {
 		id, remembered = c.recall(token)
 	}
 	if !remembered {
@@ -146,7 +145,7 @@ func (k *keyring) accept(token, op string, id CloudIdentity, opts CloudOptions) 
 // refuseKey notes that the service does not take a key: nothing is sent with it
 // until it is looked into again. e becomes what every call answers.
 func (c *Cloud) refuseKey(token string, e *Error) {
-	e.Next = "put a valid key into " + c.opts.TokenName + "; machines stay recorded, and their time-to-live still ends them"
+	e.Next = "put a valid key into " + c.opts.TokenName + "; machines stay recorded, and those with a time-to-live end by it"
 	e.Why = Bound("the service does not accept the key: "+e.Why, MaxWhy)
 	told := *e
 	c.keys.mu.Lock()
@@ -188,8 +187,16 @@ func (k *keyring) hide(text []byte) []byte {
 	return text
 }
 
-// in reports whether a text holds a key.
-func (k *keyring) in(text string) bool { return string(k.hide([]byte(text))) != text }
+// checkEnv refuses to hand the key to a guest.
+func (c *Cloud) checkEnv(ctx context.Context, env map[string]string) error {
+	_, _ = c.sourceKey(ctx, "") // so that a key that was not used yet is known too
+	for name, value := range env {
+		if string(c.keys.hide([]byte(value))) != value {
+			return fmt.Errorf("environment variable %s holds the key of the cloud account, which no guest may have", name)
+		}
+	}
+	return nil
+}
 
 // Usable says, without a request, why no call can succeed now: CloudNotConfigured
 // or CloudUnauthorized; nil when there is no known reason.
@@ -222,5 +229,3 @@ func (k *keyring) mayDelete(op, tokenName string) error {
 		Next: "put a key with that scope into " + tokenName,
 	}
 }
-
-var errWhose = errors.New("the answer does not say whose key it is")

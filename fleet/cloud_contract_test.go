@@ -27,8 +27,7 @@ func TestCloudContract(t *testing.T) {
 	}{
 		{"New", fleettest.CloudOptions{}},
 		{"Old", fleettest.CloudOptions{Old: true}},
-		{"Problem", fleettest.CloudOptions{Problem: true, NoPause: true}},
-		{"NoFiles", fleettest.CloudOptions{NoFiles: true, BareKids: true}},
+		{"Bare", fleettest.CloudOptions{Problem: true, NoPause: true, NoFiles: true, BareKids: true}},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			fleettest.Suite(t, func(t *testing.T) fleet.Fleet {

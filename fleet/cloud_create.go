@@ -75,6 +75,9 @@ func (c *Cloud) Create(ctx context.Context, spec Spec) (Machine, error) {
 		return Machine{}, err
 	}
 	body, err := c.createBody(spec)
+	if err == nil {
+		err = c.checkEnv(ctx, spec.Env)
+	}
 	if err != nil {
 		return Machine{}, r.fail(CodeInvalid, false, err)
 	}
@@ -169,9 +172,6 @@ func (c *Cloud) createBody(spec Spec) (cloudCreate, error) {
 	for name, value := range spec.Env {
 		if name == ownerMark || name == createMark {
 			return body, fmt.Errorf("environment variable %s is one of ours", name)
-		}
-		if c.keys.in(value) {
-			return body, fmt.Errorf("environment variable %s holds the key of the cloud account, which no guest may have", name)
 		}
 		body.Env[name] = value
 	}

@@ -35,10 +35,8 @@ func (c *Cloud) Exec(ctx context.Context, name string, cmd Command) (res Result,
 	if _, err := execBody(cmd); err != nil {
 		return Result{}, r.fail(CodeInvalid, false, err)
 	}
-	for name, value := range cmd.Env {
-		if c.keys.in(value) {
-			return Result{}, r.fail(CodeInvalid, false, fmt.Errorf("environment variable %s holds the key of the cloud account, which no guest may have", name))
-		}
+	if err := c.checkEnv(ctx, cmd.Env); err != nil {
+		return Result{}, r.fail(CodeInvalid, false, err)
 	}
 	err = c.with(ctx, r.op, name, func(id string) (err error) {
 		res, err = c.execOn(ctx, r, id, cmd)

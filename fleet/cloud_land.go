@@ -47,14 +47,14 @@ func (c *Cloud) sendNamed(ctx context.Context, l landing) (cloudMachine, error) 
 		case statusOf(err) == http.StatusConflict: // the first one landed, or somebody was faster
 			m, found, settleErr := c.landed(ctx, l, err)
 			if !found && settleErr == nil {
-				settleErr = l.unsure(err)
+				settleErr = unsure(err)
 			}
 			return m, settleErr
 		case !MaybeDone(err):
-			return m, l.unsure(err) // the first one may still arrive
+			return m, unsure(err) // the first one may still arrive
 		}
 	}
-	return m, l.unsure(err)
+	return m, unsure(err)
 }
 
 // sendOnce sends the request. An answer without a machine is as good as a lost one.
@@ -104,15 +104,4 @@ func (c *Cloud) landed(ctx context.Context, l landing, cause error) (m cloudMach
 		return m, true, nil
 	}
 	return m, false, l.r.fail(CodeConflict, !told, errors.New("a machine of this name exists that does not carry this call's mark"))
-}
-
-// unsure is err with the warning that an earlier request may still be carried out.
-func (l landing) unsure(err error) error {
-	var e *Error
-	if !errors.As(err, &e) {
-		return l.r.fail(CodeInternal, true, err)
-	}
-	told := *e
-	told.MaybeDone = true
-	return &told
 }

@@ -76,8 +76,8 @@ func (n *nameCache) drop(id string) {
 	}
 }
 
-// find returns the id of a machine. sure is set when the service named it just
-// now, and row is what it said then.
+// find returns the id of a machine. row is what the service said of it when it had
+// to be asked for the id.
 func (c *Cloud) find(ctx context.Context, op, name string) (id string, row *cloudMachine, err error) {
 	if err := CheckAnyName(name); err != nil {
 		return "", nil, err

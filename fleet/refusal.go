@@ -82,7 +82,7 @@ var (
 	fileMissing = phrases{"no such file"}
 	fileKind    = phrases{"not a regular file", "is a directory"}
 	tooMuch     = phrases{"output too large", "output exceeded"}
-	overQuota   = phrases{"quota", "limit reached", "limit exceeded", "your plan", "plan allows"}
+	overQuota   = phrases{"quota exceeded", "over quota", "limit reached", "limit exceeded", "plan allows"}
 	timedOut    = phrases{"timed out", "timeout", "time out"}
 	tryAgain    = phrases{"os error 11)", "os error 35)"}
 )
