@@ -177,7 +177,7 @@ func openPrivate(dir string, privateParent, create bool) (*os.Root, error) {
 	}
 	if !sameDir(root, dir) {
 		root.Close()
-		return nil, fmt.Errorf("%s was replaced while it was opened", dir)
+		return nil, fmt.Errorf("%s was replaced while it was opened: %w", dir, fs.ErrNotExist) // the one that was opened is wiped: to be tried again
 	}
 	return root, nil
 }
