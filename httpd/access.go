@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +28,11 @@ func (s *Server) watch(token Token) mcp.Middleware {
 			line := []slog.Attr{slog.String("principal", token.Name)}
 			line = add(line, "session", clientOf(req))
 			line = append(line, slog.String("method", method))
-			line = append(line, subject(req)...)
+			tool, target, machine := subject(req)
+			if machine == "" {
+				machine = made(res)
+			}
+			line = add(add(add(line, "tool", tool), "target", target), "machine", machine)
 			line = append(line, slog.Float64("ms", float64(time.Since(begin).Microseconds())/1000), slog.String("outcome", outcome(res, err)))
 			if extra := req.GetExtra(); extra != nil {
 				line = add(line, "request", extra.Header.Get("X-Request-Id"))
@@ -48,32 +53,49 @@ func add(line []slog.Attr, key, value string) []slog.Attr {
 // maxLogged bounds what a client may write into the log at a time, in bytes.
 const maxLogged = 64
 
-// subject is what a request is about.
-func subject(req mcp.Request) (line []slog.Attr) {
+// subject is what a request is about, as far as it says.
+func subject(req mcp.Request) (tool, target, machine string) {
 	switch p := req.GetParams().(type) {
 	case *mcp.CallToolParamsRaw:
-		var about struct{ Target, Name string }
-		if json.Unmarshal(p.Arguments, &about) != nil {
-			about.Target, about.Name = "", "" // of another type: the tool says so
+		var in struct{ Target, Name string }
+		if json.Unmarshal(p.Arguments, &in) != nil {
+			return p.Name, "", "" // of another type: the tool says so
 		}
-		line = add(line, "tool", p.Name)
-		line = add(line, "target", about.Target)
-		line = add(line, "machine", about.Name)
+		return p.Name, in.Target, in.Name
 	case *mcp.ReadResourceParams:
-		line = about(line, p.URI)
+		target, machine = about(p.URI)
 	case *mcp.SubscribeParams:
-		line = about(line, p.URI)
+		target, machine = about(p.URI)
 	}
-	return line
+	return "", target, machine
+}
+
+// made is the machine that a call without a name was about: a new one.
+func made(res mcp.Result) string {
+	r, ok := res.(*mcp.CallToolResult)
+	if !ok || r == nil || r.IsError {
+		return ""
+	}
+	raw, _ := r.StructuredContent.(json.RawMessage)
+	var out struct{ Machine json.RawMessage }
+	if !bytes.Contains(raw[:min(len(raw), 64)], []byte(`"machine"`)) || json.Unmarshal(raw, &out) != nil {
+		return ""
+	}
+	var whole struct{ Name string }
+	if json.Unmarshal(out.Machine, &whole.Name) != nil && json.Unmarshal(out.Machine, &whole) != nil {
+		return ""
+	}
+	return whole.Name
 }
 
 // about names the machine of a resource, and not what of it was read.
-func about(line []slog.Attr, uri string) []slog.Attr {
-	parts := strings.SplitN(strings.TrimPrefix(uri, "smol://machine/"), "/", 3)
-	if len(parts) < 3 || !strings.HasPrefix(uri, "smol://machine/") {
-		return line
+func about(uri string) (target, machine string) {
+	rest, ok := strings.CutPrefix(uri, "smol://machine/")
+	parts := strings.SplitN(rest, "/", 3)
+	if !ok || len(parts) < 3 {
+		return "", ""
 	}
-	return add(add(line, "target", parts[0]), "machine", parts[1])
+	return parts[0], parts[1]
 }
 
 // outcome is ok, or the code of the failure.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -73,60 +74,72 @@ func (p *patient) Read(b []byte) (int, error) {
 	return p.r.Read(b)
 }
 
-// A summary is what has to be known of a body before a session sees it.
+// A summary is what has to be known of a body before a session sees it. It is zero for a
+// batch.
 type summary struct {
-	ID     json.RawMessage `json:"id"`
-	Method string          `json:"method"`
-	Params struct {
-		Meta struct {
-			Version string `json:"io.modelcontextprotocol/protocolVersion"`
-		} `json:"_meta"`
-	} `json:"params"`
+	id     json.RawMessage // of a call; nil for others
+	method string
+	modern bool // it is of a revision without sessions, by its own words
 }
 
-// summarize reads a body. One that is no single message gives a zero summary.
-func summarize(body []byte) summary {
-	var s summary
-	if json.Unmarshal(body, &s) != nil {
-		// One part of it of another type must not hide the others.
-		var only struct {
-			ID     json.RawMessage `json:"id"`
-			Method string          `json:"method"`
+// examine reads a body and refuses what the SDK would take for something else: text behind a
+// message, ids that it would answer under another one, and more messages than a request may
+// have. The code says what is wrong.
+func examine(body []byte) (sum summary, code int, err error) {
+	if !json.Valid(body) {
+		return sum, codeParse, errors.New("the body is not one JSON value")
+	}
+	if trimmed := bytes.TrimLeft(body, " \t\r\n"); trimmed[0] == '[' {
+		var all []json.RawMessage
+		_ = json.Unmarshal(body, &all) // it is valid, and a list
+		if len(all) > maxBatch {
+			return sum, codeInvalid, fmt.Errorf("a batch of more than %d messages; send less at a time", maxBatch)
 		}
-		_ = json.Unmarshal(body, &only)
-		s = summary{ID: only.ID, Method: only.Method}
+		for _, one := range all {
+			if _, code, err = examineOne(one); err != nil {
+				return sum, code, err
+			}
+		}
+		return summary{}, 0, nil
 	}
-	if !usableID(s.ID) {
-		s.ID = nil
-	}
-	return s
+	return examineOne(body)
 }
 
-// usableID reports whether an id is one to answer under.
+func examineOne(message []byte) (sum summary, code int, err error) {
+	var m map[string]json.RawMessage
+	if json.Unmarshal(message, &m) != nil {
+		return sum, codeInvalid, errors.New("a message is a JSON object")
+	}
+	_ = json.Unmarshal(m["method"], &sum.method) // of another type: the session says so
+	if sum.id = m["id"]; sum.id != nil && m["method"] != nil && !usableID(sum.id) {
+		return summary{}, codeInvalid, errors.New("an id is a string or a whole number up to 2^53")
+	}
+	return sum, 0, nil
+}
+
+// usableID reports whether the SDK answers under the same id.
 func usableID(id json.RawMessage) bool {
-	return len(id) > 0 && (id[0] == '"' || id[0] == '-' || id[0] >= '0' && id[0] <= '9')
+	if len(id) > 0 && id[0] == '"' {
+		return true
+	}
+	n, err := strconv.ParseInt(string(id), 10, 64)
+	return err == nil && n >= -largestID && n <= largestID
 }
 
-// checkBatch refuses a body that holds more messages than one request may.
-func checkBatch(body []byte) error {
-	trimmed := bytes.TrimLeft(body, " \t\r\n")
-	if len(trimmed) == 0 || trimmed[0] != '[' {
-		return nil
+// largestID is the largest whole number that every client and we agree on.
+const largestID = 1 << 53
+
+// metaVersion is the revision that a message names in its own words.
+func metaVersion(body []byte) string {
+	var m struct {
+		Params struct {
+			Meta struct {
+				Version string `json:"io.modelcontextprotocol/protocolVersion"`
+			} `json:"_meta"`
+		} `json:"params"`
 	}
-	dec := json.NewDecoder(bytes.NewReader(trimmed))
-	if _, err := dec.Token(); err != nil {
-		return nil // the session says what is wrong with it
-	}
-	for n := 1; dec.More(); n++ {
-		var one json.RawMessage
-		if dec.Decode(&one) != nil {
-			return nil
-		}
-		if n > maxBatch {
-			return fmt.Errorf("a batch of more than %d messages", maxBatch)
-		}
-	}
-	return nil
+	_ = json.Unmarshal(body, &m) // what has another shape names none
+	return m.Params.Meta.Version
 }
 
 // isKnown reports whether a method is one of the revisions with a handshake.

@@ -15,7 +15,7 @@ import (
 // Bounds of connections.
 const (
 	DefaultMaxConns = 4096
-	headerTime      = 10 * time.Second
+	DefaultHeadTime = 10 * time.Second
 	idleConnTime    = 2 * time.Minute
 	maxHeader       = 64 << 10
 	drainTime       = time.Second // for the last answers, when all sessions have ended
@@ -24,9 +24,10 @@ const (
 // Listener is where a server is reached.
 type Listener struct {
 	Net      net.Listener
-	Cert     string // file of the certificate and its chain; empty: no TLS
-	Key      string // file of its key
-	MaxConns int    // at once; 0: DefaultMaxConns
+	Cert     string        // file of the certificate and its chain; empty: no TLS
+	Key      string        // file of its key
+	MaxConns int           // at once; 0: DefaultMaxConns
+	HeadTime time.Duration // for the head of a request to come; 0: DefaultHeadTime
 	Log      *slog.Logger
 }
 
@@ -34,9 +35,11 @@ type Listener struct {
 // called, while the last requests still run; what is not answered soon after it is
 // cut off. The error is the listener's, and of end.
 func (l Listener) Serve(ctx context.Context, handler http.Handler, end func() error) error {
+	set(&l.HeadTime, DefaultHeadTime)
+	set(&l.MaxConns, DefaultMaxConns)
 	server := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: headerTime,
+		ReadHeaderTimeout: l.HeadTime,
 		IdleTimeout:       idleConnTime,
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
@@ -84,9 +87,6 @@ type bounded struct {
 }
 
 func newBounded(l net.Listener, most int) *bounded {
-	if most == 0 {
-		most = DefaultMaxConns
-	}
 	return &bounded{l, make(chan struct{}, most)}
 }
 

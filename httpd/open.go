@@ -124,7 +124,7 @@ func (s *Server) clear(ctx context.Context, e *entry, clean func(context.Context
 	}
 	err := clean(ctx)
 	if err != nil {
-		s.opts.Log.Warn("not all that a session left is gone yet", "principal", e.token.Name, "session", short(e.id), "err", err)
+		s.opts.Log.Warn("not all that a session left is gone yet", "principal", e.token.Name, "session", e.label(), "err", err)
 	}
 	return err
 }
@@ -132,9 +132,9 @@ func (s *Server) clear(ctx context.Context, e *entry, clean func(context.Context
 // finish makes the end of a session known, and closes its streams.
 func (s *Server) finish(ctx context.Context, e *entry) (clean func(context.Context) error, err error) {
 	clean, err = e.session.End(ctx)
-	s.opts.Log.Info("session ended", "principal", e.token.Name, "session", short(e.id), "why", e.why)
+	s.opts.Log.Info("session ended", "principal", e.token.Name, "session", e.label(), "why", e.why)
 	if err != nil {
-		s.opts.Log.Error("the end of a session is not on record", "principal", e.token.Name, "session", short(e.id), "err", err)
+		s.opts.Log.Error("the end of a session is not on record", "principal", e.token.Name, "session", e.label(), "err", err)
 	}
 	if e.client != nil {
 		s.ending.Go(func() { _ = e.client.Close() }) // says only how the streams ended
@@ -159,6 +159,14 @@ func (s *Server) endAll(ctx context.Context) error {
 	ends.Wait()
 	s.ending.Wait()
 	return errors.Join(errs...)
+}
+
+// label is the entry's name in a log.
+func (e *entry) label() string {
+	if e.client == nil {
+		return "lease"
+	}
+	return short(e.id)
 }
 
 // short is enough of a session's id to tell it from others in a log, and not enough to

@@ -96,30 +96,36 @@ func (s *Server) health(w http.ResponseWriter) {
 
 // route reads the body and finds out which of the two ways of the protocol a request goes.
 func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token) {
-	var body []byte
+	var sum summary
 	if r.Method == http.MethodPost {
-		var ok bool
-		if body, ok = s.readBody(w, r); !ok {
+		body, ok := s.readBody(w, r)
+		if !ok {
 			return
 		}
-		if err := checkBatch(body); err != nil {
-			s.refuse(w, r, http.StatusBadRequest, codeInvalid, "batch", err.Error()+": send less at a time")
+		var code int
+		var err error
+		if sum, code, err = examine(body); err != nil {
+			s.refuse(w, r, http.StatusBadRequest, code, "body", err.Error())
 			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if r.Header.Get(versionHeader) == "" && r.Header.Get(sessionHeader) == "" && metaVersion(body) >= FirstModern {
+			sum.modern = true // it forgot to say so in the header, and is to hear of that
 		}
 	} else {
+		r.Body = http.NoBody
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	id, version := r.Header.Get(sessionHeader), r.Header.Get(versionHeader)
 	switch {
-	case version >= FirstModern:
-		s.serveModern(w, r, token, body)
+	case version >= FirstModern || sum.modern:
+		s.serveModern(w, r, token, sum)
 	case id != "" && r.Method == http.MethodDelete:
 		s.serveDelete(w, r, token, id)
 	case id != "":
-		s.serveSession(w, r, token, id, body)
+		s.serveSession(w, r, token, id, sum)
 	case r.Method == http.MethodPost:
-		s.serveFirst(w, r, token, body)
+		s.serveFirst(w, r, token, sum)
 	case r.Method == http.MethodGet || r.Method == http.MethodDelete:
 		s.refuse(w, r, http.StatusBadRequest, codeInvalid, "no session", sessionHeader+" is missing: send initialize first")
 	default:
@@ -129,17 +135,17 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token) {
 }
 
 // serveModern serves a request of the revisions without sessions, on the principal's lease.
-func (s *Server) serveModern(w http.ResponseWriter, r *http.Request, token Token, body []byte) {
+func (s *Server) serveModern(w http.ResponseWriter, r *http.Request, token Token, sum summary) {
 	e, err := s.lease(token, true)
 	if err != nil {
 		s.refuse(w, r, http.StatusServiceUnavailable, codeBusy, "no lease", err.Error())
 		return
 	}
-	s.answer(w, bind(r, e.session.Server), s.modern, body)
+	s.answer(w, bind(r, e.session.Server), s.modern, sum)
 }
 
 // serveSession serves a request of an open session.
-func (s *Server) serveSession(w http.ResponseWriter, r *http.Request, token Token, id string, body []byte) {
+func (s *Server) serveSession(w http.ResponseWriter, r *http.Request, token Token, id string, sum summary) {
 	counts := r.Method == http.MethodPost
 	e, a := s.sessions.use(token.Name, id, counts)
 	if a != admitted {
@@ -149,7 +155,7 @@ func (s *Server) serveSession(w http.ResponseWriter, r *http.Request, token Toke
 	if counts {
 		defer s.sessions.leave(e)
 	}
-	s.answer(w, bind(r, e.session.Server), s.handshake, body)
+	s.answer(w, bind(r, e.session.Server), s.handshake, sum)
 }
 
 // serveDelete ends a session at its client's wish. The answer comes when the end is on
@@ -167,18 +173,9 @@ func (s *Server) serveDelete(w http.ResponseWriter, r *http.Request, token Token
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// serveFirst serves a request without a session: one that opens it, or one of a newer
-// revision that forgot to say so in its header.
-func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token, body []byte) {
-	sum := summarize(body)
-	switch {
-	case sum.Params.Meta.Version >= FirstModern:
-		s.serveModern(w, r, token, body)
-		return
-	case !json.Valid(body):
-		s.refuse(w, r, http.StatusBadRequest, codeParse, "no JSON", "the body is not JSON")
-		return
-	case sum.Method != "initialize":
+// serveFirst serves a request without a session, which has to open one.
+func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token, sum summary) {
+	if sum.method != "initialize" {
 		s.refuse(w, r, http.StatusBadRequest, codeInvalid, "no session", sessionHeader+" is missing: send initialize first, and then what it answers in that header")
 		return
 	}
@@ -197,7 +194,7 @@ func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token,
 		s.refuse(w, r, http.StatusForbidden, codeForbidden, "not opened", err.Error())
 		return
 	}
-	s.answer(w, bind(r, session.Server), s.handshake, body)
+	s.answer(w, bind(r, session.Server), s.handshake, sum)
 	if !o.entered.Load() {
 		s.sessions.free(token.Name)
 		o.abandon()
@@ -206,8 +203,8 @@ func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token,
 
 // answer lets the SDK answer, by way of a stream. What it says in plain text is said again
 // as an error of the protocol.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, sdk http.Handler, body []byte) {
-	out := openStream(w, s.opts.WriteTime)
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, sdk http.Handler, sum summary) {
+	out := openStream(w, s.opts.WriteTime, s.opts.Log)
 	stop := make(chan struct{})
 	var beats sync.WaitGroup
 	beats.Go(func() { out.keepAlive(s.opts.KeepAlive, stop) })
@@ -221,16 +218,14 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, sdk http.Handler
 	if allow := out.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
 	}
-	code, sum := codeInvalid, summarize(body)
+	code := codeInvalid
 	switch {
 	case status == http.StatusNotFound:
 		code = codeNoSession
-	case status == http.StatusBadRequest && sum.Method != "" && sum.ID != nil && !isKnown(sum.Method):
+	case status == http.StatusBadRequest && sum.method != "" && sum.id != nil && !isKnown(sum.method):
 		// The client asked for what is not there; its request is not at fault.
-		writeError(w, http.StatusOK, sum.ID, codeUnknownMethod, "method not found: "+sum.Method[:min(len(sum.Method), 200)])
+		writeError(w, http.StatusOK, sum.id, codeUnknownMethod, "method not found: "+sum.method[:min(len(sum.method), 200)])
 		return
-	case status == http.StatusBadRequest && r.Method == http.MethodPost && !json.Valid(body):
-		code = codeParse
 	}
 	s.refuse(w, r, status, code, "protocol", strings.ToValidUTF8(text, "?"))
 }

@@ -2,7 +2,10 @@ package httpd
 
 import (
 	"bytes"
+	"errors"
+	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +26,7 @@ type stream struct {
 	out     http.ResponseWriter
 	control *http.ResponseController
 	wait    time.Duration // for a client to take what is written
+	log     *slog.Logger
 
 	mu     sync.Mutex
 	header http.Header // the SDK's; out's own is only touched under mu
@@ -33,9 +37,9 @@ type stream struct {
 	silent bool // nothing was sent since the last look
 }
 
-// open makes the stream of a request. beat is called by the caller.
-func openStream(w http.ResponseWriter, wait time.Duration) *stream {
-	return &stream{out: w, control: http.NewResponseController(w), wait: wait, header: make(http.Header)}
+// openStream makes the stream of a request. Its caller runs keepAlive.
+func openStream(w http.ResponseWriter, wait time.Duration, log *slog.Logger) *stream {
+	return &stream{out: w, log: log, control: http.NewResponseController(w), wait: wait, header: make(http.Header)}
 }
 
 // Header implements [http.ResponseWriter].
@@ -105,6 +109,9 @@ func (s *stream) write(p []byte) (int, error) {
 	n, err := s.out.Write(p)
 	if err == nil && s.events {
 		err = s.control.Flush()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		s.log.Info("a client takes nothing; its stream is cut off", "request", s.out.Header().Get("X-Request-Id"))
 	}
 	return n, err
 }

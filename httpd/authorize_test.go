@@ -1,0 +1,303 @@
+package httpd_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"smol-mcp/httpd"
+)
+
+// The token comes before all else, by either header; one that is right is enough.
+func TestAuthorize(t *testing.T) {
+	r := newRig(t)
+	for what, c := range map[string]struct {
+		headers []string
+		status  int // of a GET of a path that is not there
+	}{
+		"none":                   {[]string{"Authorization", ""}, 401},
+		"wrong":                  {[]string{"Authorization", "Bearer wrong"}, 401},
+		"almost":                 {[]string{"Authorization", "Bearer " + right[1:]}, 401},
+		"longer":                 {[]string{"Authorization", "Bearer " + right + "x"}, 401},
+		"empty":                  {[]string{"Authorization", "Bearer "}, 401},
+		"other scheme":           {[]string{"Authorization", "Basic " + right}, 401},
+		"bare":                   {[]string{"Authorization", right}, 401},
+		"the hash":               {[]string{"Authorization", fmt.Sprintf("Bearer %x", httpd.Hash(right))}, 401},
+		"in the query":           {[]string{"Authorization", ""}, 401},
+		"bearer":                 {[]string{"Authorization", "Bearer " + right}, 404},
+		"scheme in lower case":   {[]string{"Authorization", "bearer  " + right + " "}, 404},
+		"own header":             {[]string{"Authorization", "", "X-Smol-Mcp-Token", right}, 404},
+		"own header right":       {[]string{"Authorization", "Bearer wrong", "x-smol-mcp-token", right}, 404},
+		"authorization right":    {[]string{"Authorization", "Bearer " + right, "X-Smol-Mcp-Token", "wrong"}, 404},
+		"another's":              {[]string{"Authorization", "Bearer the-right-token-of-b"}, 404},
+		"wrong, with a session":  {[]string{"Authorization", "Bearer wrong", "Mcp-Session-Id", "x"}, 401},
+		"wrong, from an origin":  {[]string{"Authorization", "Bearer wrong", "Origin", "http://evil.example"}, 401},
+		"wrong, to another host": {[]string{"Authorization", "Bearer wrong", "Host", "evil.example"}, 401},
+	} {
+		for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS", "PUT"} {
+			c2 := r.client()
+			c2.rig = &rig{t: t, url: strings.TrimSuffix(r.url, "/mcp") + "/elsewhere?token=" + right}
+			p := c2.do(method, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, c.headers...)
+			if p.status != c.status {
+				t.Errorf("%s, %s: %d %s", what, method, p.status, p.body)
+			}
+			if wants := p.header.Get("WWW-Authenticate"); (p.status == 401) != strings.HasPrefix(wants, "Bearer") {
+				t.Errorf("%s, %s: status %d, WWW-Authenticate %q", what, method, p.status, wants)
+			}
+			if code := p.code(t); p.status == 401 && code != -32001 || p.status == 404 && code != -32004 {
+				t.Errorf("%s, %s: code %d", what, method, code)
+			}
+		}
+	}
+	if n := r.count(); n != 0 {
+		t.Errorf("%d sessions were opened", n)
+	}
+	if log := r.log.String(); strings.Contains(log, right) || strings.Contains(log, "evil") {
+		t.Errorf("the log says more than it should:\n%s", log)
+	}
+	if p := r.client().do("GET", "", "Authorization", "Bearer "+right); p.status != 400 || !strings.Contains(p.body, "Mcp-Session-Id") {
+		t.Errorf("a GET without a session: %d %s", p.status, p.body)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	r := newRig(t)
+	r.client().open()
+	health := func(headers ...string) reply {
+		c := r.client()
+		c.rig = &rig{t: t, url: strings.TrimSuffix(r.url, "/mcp") + "/healthz"}
+		return c.do("GET", "", headers...)
+	}
+	if p := health(); p.status != 200 || p.message(t)["status"] != "ok" || p.message(t)["sessions"] != 1.0 {
+		t.Errorf("with the token: %d %s", p.status, p.body)
+	}
+	if p := health("Authorization", ""); p.status != 401 || strings.Contains(p.body, "version") {
+		t.Errorf("without: %d %s", p.status, p.body)
+	}
+}
+
+// Whoever comes without a token costs little: his body is not read, and his connection
+// ends with the answer.
+func TestUnauthorizedBody(t *testing.T) {
+	r := newRig(t)
+	conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(r.url, "http://"), "/mcp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n{")
+	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	text := make([]byte, 4096)
+	n, err := conn.Read(text)
+	if err != nil || !strings.HasPrefix(string(text[:n]), "HTTP/1.1 401 ") || !strings.Contains(string(text[:n]), "Connection: close") {
+		t.Fatalf("%q %v", text[:n], err)
+	}
+	for err == nil { // the server's end
+		_, err = conn.Read(text)
+	}
+	if e, ok := err.(net.Error); ok && e.Timeout() {
+		t.Error("the connection stays")
+	}
+}
+
+// Wrong tokens by the thousand do not keep a right one waiting.
+func TestManyWrongTokens(t *testing.T) {
+	r := newRig(t, func(o *httpd.Options) { o.FailDelay = 25 * time.Millisecond }) // a tenth of the usual
+	c := r.client().open()
+	once := func() time.Duration {
+		begin := time.Now()
+		if p := c.call("echo", `{}`); p.status != 200 {
+			t.Errorf("a right one: %d %s", p.status, p.body)
+		}
+		return time.Since(begin)
+	}
+	quiet := median(200, once)
+
+	const wrong, attackers = 10_000, 64
+	var attack sync.WaitGroup
+	for i := range attackers {
+		attack.Go(func() {
+			bad := r.client()
+			bad.token = fmt.Sprintf("wrong-%d", i)
+			for range wrong / attackers {
+				if p := bad.post(initialize); p.status != 401 {
+					t.Errorf("a wrong one: %d", p.status)
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { attack.Wait(); close(done) }()
+	var during []time.Duration
+	for running := true; running; {
+		during = append(during, once())
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+	}
+	after := median(200, once)
+	t.Logf("a right one takes %v before, %v after %d wrong ones, %v among %d attackers", quiet, after, wrong, middle(during), attackers)
+	if slow := max(after, middle(during)); slow > 2*quiet+time.Millisecond {
+		t.Errorf("%v, and %v before", slow, quiet)
+	}
+}
+
+func median(n int, once func() time.Duration) time.Duration {
+	var all []time.Duration
+	for range n {
+		all = append(all, once())
+	}
+	return middle(all)
+}
+
+func middle(all []time.Duration) time.Duration {
+	slices.Sort(all)
+	return all[len(all)/2]
+}
+
+func TestHostAndOrigin(t *testing.T) {
+	r := newRig(t, func(o *httpd.Options) {
+		o.Hosts = append(httpd.LoopbackHosts(), "mcp.example", "only.example:8443")
+		o.Origins = []string{"https://app.example"}
+	})
+	port := r.url[strings.LastIndex(r.url, ":")+1 : len(r.url)-len("/mcp")]
+	for host, ok := range map[string]bool{
+		"": true, "localhost": true, "LOCALHOST:1": true, "127.0.0.1:" + port: true, "[::1]:80": true, "[::1]": true, "mcp.example": true, "mcp.example.": true, "MCP.example:444": true,
+		"only.example:8443": true, "only.example": false, "only.example:80": false,
+		"evil.example": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "evil.example:" + port: false, "127.0.0.2": false,
+		"mcp.example:0x1": false, "[::1": false, "a@localhost": false, "localhost:99999": false, "localhost:": false,
+	} {
+		headers := []string{}
+		if host != "" {
+			headers = []string{"Host", host}
+		}
+		if p := r.client().post(initialize, headers...); (p.status == 200) != ok || !ok && p.status != 403 && p.status != 400 {
+			t.Errorf("Host %q: %d %s", host, p.status, p.body)
+		}
+	}
+	for origin, ok := range map[string]bool{
+		"https://app.example": true, "http://127.0.0.1:" + port: true, "http://localhost:" + port: true,
+		"http://app.example": false, "https://app.example.evil.example": false, "https://app.example:8443": false, "null": false, "http://localhost:1": false, "file://": false, "http://evil.example": false, "::": false,
+	} {
+		if p := r.client().post(initialize, "Origin", origin); (p.status == 200) != ok || !ok && p.status != 403 {
+			t.Errorf("Origin %q: %d %s", origin, p.status, p.body)
+		}
+	}
+	open := newRig(t, func(o *httpd.Options) { o.Hosts = nil })
+	if p := open.client().post(initialize, "Host", "any.example"); p.status != 200 {
+		t.Errorf("without a list: %d %s", p.status, p.body)
+	}
+	if p := open.client().post(initialize, "Host", "any.example", "Origin", "http://evil.example"); p.status != 403 {
+		t.Errorf("without a list, from elsewhere: %d %s", p.status, p.body)
+	}
+}
+
+func TestParseTokens(t *testing.T) {
+	known := httpd.Vocabulary{Targets: []string{"local", "cloud"}, Tools: []string{"get-machine", "run-command"}}
+	token := httpd.Token{Name: "ci-1", Hash: httpd.Hash("x"), Machines: 3, Targets: []string{"local"}, Tools: []string{"get-machine", "run-command"}, ReadOnly: true}
+	good := token.Line()
+	all, err := httpd.ParseTokens("# who\n\n  "+good+"  \r\n", known)
+	if err != nil || len(all) != 1 || all[0].Line() != good || all[0].Machines != 3 || !all[0].ReadOnly {
+		t.Fatalf("%q: %+v %v", good, all, err)
+	}
+	plain := httpd.Token{Name: "b", Hash: httpd.Hash("y")}.Line()
+	for text, why := range map[string]string{
+		good + "\n" + good: "line 2: there is a token ci-1 above",
+		plain + "\n" + strings.Replace(plain, "b ", "c ", 1): "line 2: another name above has the same token",
+		"b":                            "the hash",
+		"b sha256:12":                  "64 hexadecimal",
+		"b md5:" + plain[9:]:           "64 hexadecimal",
+		"ü " + plain[2:]:               "is no name",
+		plain + " machines=0":          "1 to 100000",
+		plain + " machines":            "is none of",
+		plain + " machines=x":          "1 to 100000",
+		plain + " read-only=false":     "is none of",
+		plain + " targets=mars":        `"mars" is none of local, cloud`,
+		plain + " targets=":            "is none of",
+		plain + " tools=rm":            `"rm" is none of`,
+		plain + " read-only read-only": "stands twice",
+		plain + " admin":               "is none of",
+	} {
+		if _, err := httpd.ParseTokens(text, known); err == nil || !strings.Contains(err.Error(), why) || !strings.HasPrefix(err.Error(), "line ") {
+			t.Errorf("%q: %v, want %s", text, err, why)
+		}
+	}
+}
+
+// The file of tokens holds as it stands: new tokens work and removed ones do not, their
+// sessions end, and one that is half written changes nothing.
+func TestTokensFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(file+".new", mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line := func(name string) string {
+		return httpd.Token{Name: name, Hash: httpd.Hash("token-" + name)}.Line() + "\n"
+	}
+	write(line("one"), 0o600)
+	known := httpd.Vocabulary{Targets: []string{"local"}}
+	if _, err := httpd.NewTokens(file, known, httpd.Token{Name: "one"}); err == nil {
+		t.Error("a name of the settings is in the file, too")
+	}
+	tokens, err := httpd.NewTokens(file, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(o *httpd.Options) { o.Tokens, o.Idle = tokens, time.Hour }) // looked at with each request
+	with := func(name string) *client { return &client{rig: r, token: "token-" + name} }
+	works := func(name string) bool { return with(name).post(initialize).status == 200 }
+	if !works("one") || works("two") {
+		t.Fatal("the file as it was at the start does not hold")
+	}
+	write(line("one")+line("two"), 0o600)
+	eventually(t, "a new token works", func() bool { return works("two") })
+	write(line("one")+"two sha2", 0o600)
+	eventually(t, "a broken file is told of", func() bool { works("one"); return len(r.log.lines("tokens cannot be used", "line 2")) > 0 })
+	if !works("one") || !works("two") {
+		t.Error("a broken file changed what holds")
+	}
+	session := with("two")
+	session.open()
+	write(line("one"), 0o666)
+	eventually(t, "a file that others can write is told of", func() bool { works("one"); return len(r.log.lines("tokens cannot be used", "chmod")) > 0 })
+	write(line("one"), 0o600)
+	eventually(t, "a removed token does not work", func() bool { return !works("two") })
+	if p := session.call("echo", `{}`); p.status != http.StatusUnauthorized {
+		t.Errorf("its session: %d", p.status)
+	}
+}
+
+// tokenLine is the line of the token token-NAME.
+func tokenLine(name, limits string) string {
+	return httpd.Token{Name: name, Hash: httpd.Hash("token-" + name)}.Line() + limits
+}
+
+// write replaces a file of tokens.
+func write(t testing.TB, file string, lines ...string) {
+	t.Helper()
+	if err := os.WriteFile(file+".new", []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
