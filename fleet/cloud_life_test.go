@@ -104,6 +104,21 @@ func TestCloudLostChange(t *testing.T) {
 	}
 }
 
+// A service that cannot start anything is quoted, after the start was tried twice.
+func TestCloudStartAway(t *testing.T) {
+	server := fleettest.StartCloud(t, fleettest.CloudOptions{})
+	k := newClock()
+	c := cloud(t, server, by(k))
+	made(t, c, "vm")
+	server.Fault(fleettest.CloudFault{Method: "POST", Path: "/start", Times: -1, Status: 503, Body: "no node has room"})
+	begun := k.now()
+	_, err := c.Start(t.Context(), "vm", fleet.StartOptions{})
+	want(t, err, fleet.CodeUnreachable, true, "no node has room")
+	if n, took := server.Count("POST", "/start"), k.now().Sub(begun); n != 2 || took > time.Minute {
+		t.Errorf("tried %d times in %v", n, took)
+	}
+}
+
 // Memory that was kept is resumed by a start, also of another process.
 func TestCloudSuspended(t *testing.T) {
 	server := fleettest.StartCloud(t, fleettest.CloudOptions{})

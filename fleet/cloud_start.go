@@ -42,45 +42,58 @@ func (c *Cloud) bringUp(ctx context.Context, op, id string, opts StartOptions) (
 		return m, &Error{Code: CodeConflict, Op: op, Why: "it was not created branchable, and that cannot be changed",
 			Next: "create another machine with branchable"}
 	}
+	return c.bringUpFrom(ctx, op, m, known.paused)
+}
+
+// bringUpFrom starts or resumes a machine, by how it was seen, and waits for it.
+func (c *Cloud) bringUpFrom(ctx context.Context, op string, m cloudMachine, paused bool) (cloudMachine, error) {
 	r := request{op: op, method: http.MethodPost, wait: cloudStartWait, effect: true, empty: true}
-	switch state := m.state(); {
+	var lost error // of a start whose answer was not seen
+	start := func() error {
+		err := c.startBy(ctx, r, m.id)
+		if MaybeDone(err) && CodeOf(err) != CodeCancelled {
+			lost, err = err, nil // awaitUp sees whether it was carried out
+		}
+		return err
+	}
+	state := m.state()
+	var err error
+	switch {
 	case state == Running:
 		return m, nil
 	case state == Starting:
 		return c.awaitUp(ctx, r, m, nil)
-	case state == Suspended || known.paused && state == Stopped:
-		r.path = cloudPath(id, "/resume")
-		if err = c.startBy(ctx, r, id); err == nil || state == Suspended {
+	case state == Suspended || paused && state == Stopped:
+		r.path = cloudPath(m.id, "/resume")
+		if err = start(); err == nil || state == Suspended {
 			break
 		}
 		fallthrough // it is not suspended after all
 	default:
-		r.path = cloudPath(id, "/start?detach=true")
-		err = c.startBy(ctx, r, id)
+		r.path = cloudPath(m.id, "/start?detach=true")
+		err = start()
 	}
 	if err != nil {
 		return m, err
 	}
-	c.names.change(id, func(k *knownMachine) { k.untouched, k.paused = false, false })
-	return c.awaitUp(ctx, r, m, func() error { return c.startBy(ctx, r, id) })
+	c.names.change(m.id, func(k *knownMachine) { k.untouched, k.paused = false, false })
+	up, err := c.awaitUp(ctx, r, m, start)
+	if lost != nil && errors.Is(err, errStopped) {
+		err = lost
+	}
+	return up, err
 }
 
-// startBy sends a start or resume. What a refusal or a lost answer means is seen by the
-// machine's state.
+// startBy sends a start or resume. A refusal is none where the machine is up already.
 func (c *Cloud) startBy(ctx context.Context, r request, id string) error {
 	err := c.tell(ctx, r)
-	switch {
-	case err == nil || !doubtful(err):
-		return err
-	case statusOf(err) == http.StatusConflict:
-		m, lookErr := c.look(ctx, r.op, id)
-		if lookErr == nil && (m.state() == Running || m.state() == Starting) {
-			return nil
-		}
+	if statusOf(err) != http.StatusConflict {
 		return err
 	}
-	c.opts.Log.Debug("the answer to a start was lost", "op", r.op, "err", err)
-	return nil // awaitUp sees whether it was carried out
+	if m, lookErr := c.look(ctx, r.op, id); lookErr == nil && (m.state() == Running || m.state() == Starting) {
+		return nil
+	}
+	return err
 }
 
 // awaitUp looks until a machine runs and answers, or fails. again, where given, is

@@ -1,7 +1,7 @@
 // Package fleet knows where machines live and how to ask for them. Start with
 // [Fleet], the interface that every place offers; [Smolvm] speaks the smolvm
 // HTTP API of this computer through an [Engine], which finds, starts, shares
-// and stops the process that answers it.
+// and stops the process that answers it; [Cloud] speaks that of smol cloud.
 //
 // The package has never heard of records or of MCP: a name goes in, what the
 // fleet says comes out.
