@@ -23,6 +23,7 @@ func (r *rig) dial(text string) net.Conn {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	r.t.Cleanup(func() { conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.WriteString(conn, text); err != nil {
