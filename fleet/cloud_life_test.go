@@ -141,6 +141,28 @@ func TestCloudSuspended(t *testing.T) {
 	want(t, err, fleet.CodeConflict, false, "not created branchable")
 }
 
+// What others do with our machine meanwhile is noticed.
+func TestCloudTouched(t *testing.T) {
+	server := fleettest.StartCloud(t, fleettest.CloudOptions{})
+	c, other := cloud(t, server, by(newClock())), cloud(t, server)
+	made(t, c, "vm")
+	if _, err := other.Start(t.Context(), "vm", fleet.StartOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Stop(t.Context(), "vm", fleet.StopOptions{KeepMemory: true}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := c.Start(t.Context(), "vm", fleet.StartOptions{}); err != nil || m.State != fleet.Running || server.Count("POST", "/resume") != 1 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	server.Fault(fleettest.CloudFault{Method: "POST", Path: "/stop", Status: 200, Body: "{}"}) // said, and not done
+	_, err := c.Stop(t.Context(), "vm", fleet.StopOptions{})
+	want(t, err, fleet.CodeTimeout, true, "still", "started")
+	server.Fault(fleettest.CloudFault{Method: "POST", Path: "/stop", Status: 409, Body: "busy"})
+	_, err = c.Stop(t.Context(), "vm", fleet.StopOptions{})
+	want(t, err, fleet.CodeConflict, false, "busy")
+}
+
 // A deletion is seen to have happened, and its bill told, also when the answer was lost.
 func TestCloudDelete(t *testing.T) {
 	for what, fault := range map[string]fleettest.CloudFault{

@@ -42,7 +42,15 @@ func (c *Cloud) bringUp(ctx context.Context, op, id string, opts StartOptions) (
 		return m, &Error{Code: CodeConflict, Op: op, Why: "it was not created branchable, and that cannot be changed",
 			Next: "create another machine with branchable"}
 	}
-	return c.bringUpFrom(ctx, op, m, known.paused)
+	up, err := c.bringUpFrom(ctx, op, m, known.paused)
+	if known.untouched && statusOf(err) == http.StatusConflict { // somebody else has touched it
+		c.names.change(id, func(k *knownMachine) { k.untouched = false })
+		if m, err = c.look(ctx, op, id); err != nil {
+			return m, err
+		}
+		return c.bringUpFrom(ctx, op, m, false)
+	}
+	return up, err
 }
 
 // bringUpFrom starts or resumes a machine, by how it was seen, and waits for it.
