@@ -24,7 +24,7 @@ const maxWiped = 20
 // openLocked returns state.db, made if need be, with its lock held. It waits for
 // the lock without end: only the committing goroutine calls it.
 func (s *Store) openLocked() (*os.File, *os.Root, error) {
-	for wiped := 0; ; {
+	for tries := 0; ; {
 		s.placeMu.Lock()
 		_, err := s.findLocked()
 		root := s.root
@@ -36,9 +36,9 @@ func (s *Store) openLocked() (*os.File, *os.Root, error) {
 			return nil, nil, err
 		}
 		f, err := root.OpenFile(dbName, os.O_RDWR, 0)
-		if errors.Is(err, fs.ErrNotExist) && !s.opts.ReadOnly {
+		if wiped(err) && !s.opts.ReadOnly {
 			err := s.createDB(root)
-			if wiped++; err != nil && (!errors.Is(err, fs.ErrNotExist) || wiped > maxWiped) {
+			if tries++; err != nil && (!wiped(err) || tries > maxWiped) {
 				return nil, nil, err
 			}
 			continue

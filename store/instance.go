@@ -17,7 +17,7 @@ const instDir = "inst"
 func (s *Store) enter() error {
 	var err error
 	for range maxWiped {
-		if err = s.enterOnce(); !errors.Is(err, fs.ErrNotExist) {
+		if err = s.enterOnce(); !wiped(err) {
 			break
 		}
 	}

@@ -138,9 +138,27 @@ func (s *Store) stateDir() (string, error) {
 // errAbsent: a directory that would be made is not there, and must not be made.
 var errAbsent = errors.New("the directory was not made yet")
 
+// errReplaced: a directory was wiped or replaced while it was looked at.
+var errReplaced = errors.New("it was replaced while it was opened")
+
+// wiped reports whether an error means that a directory went away under the work, which is
+// to be tried again in a new one.
+func wiped(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrClosed) || errors.Is(err, errReplaced)
+}
+
 // openPrivate opens dir when it is a real directory of this user alone. With
 // create it is made first, with its missing parents.
-func openPrivate(dir string, privateParent, create bool) (*os.Root, error) {
+func openPrivate(dir string, privateParent, create bool) (root *os.Root, err error) {
+	for range maxWiped {
+		if root, err = openOnce(dir, privateParent, create); !errors.Is(err, errReplaced) {
+			break
+		}
+	}
+	return root, err
+}
+
+func openOnce(dir string, privateParent, create bool) (*os.Root, error) {
 	if !filepath.IsAbs(dir) {
 		return nil, fmt.Errorf("%s is not an absolute path", dir)
 	}
@@ -177,7 +195,7 @@ func openPrivate(dir string, privateParent, create bool) (*os.Root, error) {
 	}
 	if !sameDir(root, dir) {
 		root.Close()
-		return nil, fmt.Errorf("%s was replaced while it was opened: %w", dir, fs.ErrNotExist) // the one that was opened is wiped: to be tried again
+		return nil, fmt.Errorf("%s: %w", dir, errReplaced)
 	}
 	return root, nil
 }
