@@ -33,25 +33,24 @@ type child struct {
 }
 
 func branchMachine(l Limits) tool {
-	names := atMost(100, "Names of 1 to 100 branches, in place of childName.", text(""))
+	names := atMost(100, "Names of several, in place of childName.", text(""))
 	names.UniqueItems = true
 	return define(tool{
 		name:  "branch-machine",
 		title: "Branch machine",
-		description: "Makes running copies of a running machine: disk, memory and processes as they are at that moment. Use it to try several ways from one prepared state; for an empty machine use create-machine. " +
-			"The source must have been created with branchable true; on older engines it stands still from then on, and it cannot be deleted before its branches. " +
-			"Each branch is a machine of its own; one with the ephemeral prefix (" + l.MachinePrefix + ") is deleted at the end of the session. A branch that fails is deleted again and told in children; the call fails only when all do.",
+		description: "Makes running copies of a running machine: disk, memory and processes as at that moment. Use it to try several ways from one prepared state; for an empty machine use create-machine. " +
+			"The source must have been created branchable; older engines leave it standing still, and it cannot be deleted before its branches. " +
+			"Names are as for create-machine: with the ephemeral prefix (" + l.MachinePrefix + ") they go with the session. A branch that fails is deleted again and told in children; the call fails only when all do.",
 		hints: hints{openWorld: true},
 		in: arguments(nameArgument(),
-			optional("childName", text("Name of the branch, as for create-machine. Default: a new ephemeral one.")),
+			optional("childName", text("Name, as for create-machine. Default: a new ephemeral one.")),
 			optional("childNames", names),
-			optional("wait", standard(flag("false returns without waiting until the branches answer."), true)),
+			optional("wait", standard(flag("false does not wait until they answer."), true)),
 			optional("stopSource", standard(flag("Leave the source standing still."), false))),
 		out: object(
 			required("machine", machineSchema()),
 			required("ready", flag("It has answered a command.")),
-			required("children", list("One for each branch, in the order asked for.", object(
-				required("name", text("")), required("ready", flag("")), optional("error", text("Why it was not made."))))),
+			required("children", list("In the order asked for: name, ready, error if any.", plainObject(""))),
 			optional("note", text("")),
 		),
 	}, (*call).branch)

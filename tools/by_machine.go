@@ -33,3 +33,15 @@ func (b *byMachine[T]) take(name string) T {
 	delete(b.held, name)
 	return v
 }
+
+// any reports whether something holds of what is remembered of a machine.
+func (b *byMachine[T]) any(holds func(T) bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, v := range b.held {
+		if holds(v) {
+			return true
+		}
+	}
+	return false
+}

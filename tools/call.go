@@ -68,11 +68,14 @@ type call struct {
 	links   []mcp.Content                    // go behind the text
 }
 
-// definition is what the client lists.
+// definition is what the client lists. Which fields a result always has is not worth
+// the context of every agent; a test holds it against the types.
 func (t tool) definition() *mcp.Tool {
+	out := *t.out
+	out.Required = nil
 	return &mcp.Tool{
 		Name: t.name, Title: t.title, Description: t.description,
-		InputSchema: t.in, OutputSchema: t.out,
+		InputSchema: t.in, OutputSchema: &out,
 		Annotations: &mcp.ToolAnnotations{
 			ReadOnlyHint: t.hints.readOnly, IdempotentHint: t.hints.idempotent,
 			DestructiveHint: &t.hints.destructive, OpenWorldHint: &t.hints.openWorld,

@@ -52,18 +52,18 @@ func createMachine(l Limits) tool {
 	}
 	fields = append(fields, resourceArguments(l)...)
 	fields = append(fields,
-		optional("storageGb", between("Data disk in GiB, 1 to 1024. Default: the engine's.", 1, 1024)),
-		optional("overlayGb", between("Disk for changes to the image in GiB, 1 to 1024. Default: the engine's.", 1, 1024)))
-	fields = append(fields, egressArguments(l.NetworkOpen)...)
+		optional("storageGb", between("Data disk in GiB. Default: the engine's.", 1, 1024)),
+		optional("overlayGb", between("Disk for changes to the image in GiB. Default: the engine's.", 1, 1024)))
+	fields = append(fields, egressArguments(l.NetworkOpen, false)...)
 	fields = append(fields,
-		optional("ports", atMost(64, "Guest ports to publish on the host's loopback.", arguments(
-			required("guest", between("1 to 65535.", 1, 65535)),
-			optional("host", between("1 to 65535. Default: as guest.", 1, 65535))))),
-		optional("mounts", atMost(maxMounts, "Host directories to show in the guest, only below SMOL_MCP_MOUNT_ROOTS (default: none).", arguments(
+		optional("ports", atMost(64, "Ports to publish on the host's loopback.", arguments(
+			required("guest", between("Guest port.", 1, 65535)),
+			optional("host", between("Host port. Default: as guest.", 1, 65535))))),
+		optional("mounts", atMost(maxMounts, "Host directories to show, only below SMOL_MCP_MOUNT_ROOTS (default: none).", arguments(
 			required("source", text("Absolute host path.")),
 			required("target", text("Absolute guest path.")),
 			optional("readonly", standard(flag("The guest cannot write to it."), false))))),
-		optional("cmd", list("Program and arguments that keep it alive. Default: an idle one.", text(""))),
+		optional("cmd", list("Program that keeps it alive. Default: an idle one.", text(""))),
 		optional("env", dict("Environment of all commands.")),
 		optional("start", standard(flag("false leaves it created."), true)),
 		optional("branchable", standard(flag("It can be a source for branch-machine; costs memory."), false)))
@@ -72,7 +72,7 @@ func createMachine(l Limits) tool {
 		title: "Create machine",
 		description: "Creates a virtual machine from an image, starts it and waits until it is ready for commands. Use it when you need files or processes to stay between calls; for one command use run-once, " +
 			"for a copy of a running machine branch-machine. Without a name, or with one that begins with the ephemeral prefix (" + l.MachinePrefix + "), the machine is deleted when this session ends; any other name keeps it until delete-machine. " +
-			"Takes seconds; minutes when the image is pulled. Egress is " + policyWord(l.NetworkOpen) + " by default, and host directories are refused unless allowed; an engine that pulls inside the guest then needs network open or allowHosts for a registry image. If any step fails, what was created is deleted again and the error says so; a name that exists is CONFLICT.",
+			"Takes seconds; minutes when the image is pulled. Egress is " + policyWord(l.NetworkOpen) + " by default, and host directories are refused unless allowed; an engine that pulls inside the guest then needs network open or allowHosts for a registry image. If a step fails, what was created is deleted again; a name that exists is CONFLICT.",
 		hints: hints{openWorld: true},
 		in:    arguments(fields...),
 		out: object(

@@ -55,9 +55,9 @@ func TestDefinitionsFitTheContext(t *testing.T) {
 	}
 }
 
-func TestThirteenTools(t *testing.T) {
+func TestFifteenTools(t *testing.T) {
 	want := []string{"branch-machine", "create-machine", "delete-machine", "get-machine", "list-machines", "machine-logs", "pull-image",
-		"read-file", "run-command", "run-once", "start-machine", "stop-machine", "write-file"}
+		"read-command", "read-file", "run-command", "run-once", "start-machine", "stop-command", "stop-machine", "write-file"}
 	var got []string
 	for _, tool := range definitions(t) {
 		got = append(got, tool.Name)
@@ -98,8 +98,8 @@ func TestDescriptions(t *testing.T) {
 // TestAnnotations: clients gate calls by these hints, so none is left to a default.
 // W41: delete, stop and mounts can be gated.
 func TestAnnotations(t *testing.T) {
-	readOnly := []string{"get-machine", "list-machines", "machine-logs", "read-file"}
-	destructive := []string{"delete-machine", "run-command", "stop-machine", "write-file"}
+	readOnly := []string{"get-machine", "list-machines", "machine-logs", "read-command", "read-file"}
+	destructive := []string{"delete-machine", "run-command", "stop-command", "stop-machine", "write-file"}
 	for _, tool := range definitions(t) {
 		raw := indented(t, tool.Annotations)
 		for _, hint := range []string{"readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"} {

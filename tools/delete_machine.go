@@ -23,13 +23,13 @@ func deleteMachine() tool {
 		title: "Delete machine",
 		description: "Deletes a machine in any state with its disk and everything on it; this cannot be undone. Use it when you are done with a machine; to keep its disk use stop-machine. " +
 			"It is reported only once the fleet confirms it. A machine that does not exist counts as deleted (alreadyGone). One with branches is refused with their names: delete those first. " +
-			"Machines of others can be deleted too: check the owner with get-machine unless you made it.",
+			"Check the owner with get-machine unless you made it.",
 		hints: hints{destructive: true, idempotent: true, openWorld: true},
 		in:    arguments(nameArgument()),
 		out: object(
 			required("deleted", text("")),
-			required("alreadyGone", flag("There was no machine of that name.")),
-			optional("costMicros", integer("Cost in millionths of the currency.")),
+			required("alreadyGone", flag("")),
+			optional("costMicros", integer("Millionths of the currency.")),
 		),
 	}, (*call).delete)
 }

@@ -1,27 +1,115 @@
 package tools
 
-import "context"
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"smol-mcp/fleet"
+)
 
 type getIn struct {
 	Name string `json:"name"`
+}
+
+// getOut is a machine with the commands that it knows.
+type getOut struct {
+	machine
+	Commands []listedCommand `json:"commands,omitempty"`
+}
+
+// A listedCommand is a command of a machine, in short.
+type listedCommand struct {
+	CommandID string `json:"commandId"`
+	Command   string `json:"command"`
+	State     string `json:"state"`
+	StartedAt int64  `json:"startedAt"`
+	ExitCode  *int   `json:"exitCode"`
 }
 
 func getMachine() tool {
 	return define(tool{
 		name:  "get-machine",
 		title: "Get machine",
-		description: "Shows one machine by name: state, size, egress, image, owner and expiry. Use it before you rely on a machine, or to see how it stands after an error; " +
+		description: "Shows one machine by name: state, size, egress, image, owner and expiry, and its newest commands. Use it before you rely on a machine, after an error, or to find a commandId again; " +
 			"for all machines use list-machines, for console output machine-logs. Starts nothing. An unknown name is NOT_FOUND with the names that look like it.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in:    arguments(nameArgument()),
-		out:   object(machineFields()...),
+		out: object(append(machineFields(),
+			optional("commands", list("Those that run, then others, newest first; absent when none is known.",
+				plainObject("commandId, command (its beginning), state (running, ended, or unknown: end not seen), startedAt, exitCode or null."))))...),
 	}, (*call).get)
 }
 
-func (c *call) get(ctx context.Context, in getIn) (machine, error) {
+func (c *call) get(ctx context.Context, in getIn) (getOut, error) {
 	m, err := c.fleet.Get(ctx, in.Name)
 	if err != nil {
-		return machine{}, c.nearby(ctx, in.Name, err)
+		return getOut{}, c.nearby(ctx, in.Name, err)
 	}
-	return c.showOne(ctx, m), nil
+	out := getOut{machine: c.showOne(ctx, m)}
+	if m.State == fleet.Running {
+		out.Commands = c.commands(ctx, in.Name)
+	}
+	return out, nil
+}
+
+// Bounds of the list of commands. A guest that does not answer must not hold up the
+// answer that tells how its machine stands.
+const (
+	listTimeout = 3 * time.Second
+	listedOver  = 20 // commands that do not run
+)
+
+// commands lists the commands of a machine that runs; none when the guest does not tell.
+func (c *call) commands(ctx context.Context, name string) []listedCommand {
+	if c.contacts.of(name).noShell {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	res, err := c.fleet.Exec(ctx, name, fleet.Command{Argv: []string{"sh", "-c", scripts.list(), "sh"}, Timeout: listTimeout, Brief: true})
+	if err != nil {
+		c.opts.Log.Debug("the commands of a machine could not be listed", "machine", name, "err", err)
+		return nil
+	}
+	return listed(res.Stdout)
+}
+
+// listed reads the answer of list.sh.
+func listed(answer []byte) []listedCommand {
+	lines := bytes.Split(answer, []byte("\n"))
+	if string(lines[0]) != "smol1 list" {
+		return nil
+	}
+	var all []listedCommand
+	for ; len(lines) > 2; lines = lines[2:] {
+		words := strings.Fields(string(lines[1]))
+		if len(words) < 6 {
+			break
+		}
+		l := listedCommand{CommandID: words[0], Command: strings.ToValidUTF8(string(lines[2]), "?"), State: "unknown"}
+		l.StartedAt, _ = strconv.ParseInt(words[5], 10, 64)
+		switch words[1] {
+		case "running":
+			l.State = "running"
+		case "exit":
+			l.State = "ended"
+			if code, err := strconv.Atoi(words[2]); err == nil {
+				l.ExitCode = &code
+			}
+		}
+		all = append(all, l)
+	}
+	slices.SortStableFunc(all, func(a, b listedCommand) int { return int(b.StartedAt - a.StartedAt) })
+	runs := func(l listedCommand) bool { return l.State == "running" }
+	shown := slices.DeleteFunc(slices.Clone(all), func(l listedCommand) bool { return !runs(l) })
+	for _, l := range all {
+		if !runs(l) && len(shown) < listedOver {
+			shown = append(shown, l)
+		}
+	}
+	return shown[:min(len(shown), 4*listedOver)]
 }

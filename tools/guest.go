@@ -18,40 +18,64 @@ import (
 var (
 	//go:embed guest/prologue.sh
 	prologueScript string
+	//go:embed guest/state.sh
+	stateScript string
+	//go:embed guest/end.sh
+	endScript string
 	//go:embed guest/run.sh
 	runScript string
-	//go:embed guest/collect.sh
-	collectScript string
+	//go:embed guest/release.sh
+	releaseScript string
+	//go:embed guest/watch.sh
+	watchScript string
+	//go:embed guest/await.sh
+	awaitScript string
+	//go:embed guest/look.sh
+	lookScript string
 	//go:embed guest/stop.sh
 	stopScript string
+	//go:embed guest/list.sh
+	listScript string
 	//go:embed guest/read.sh
 	readScript string
 	//go:embed guest/place.sh
 	placeScript string
 )
 
-// scripts holds the scripts as they are sent: with the prologue, without comments.
-var scripts = struct{ probe, run, collect, stop, read, place func() string }{
-	probe:   sync.OnceValue(func() string { return script("") }),
-	run:     sync.OnceValue(func() string { return script(runScript) }),
-	collect: sync.OnceValue(func() string { return script(collectScript) }),
-	stop:    sync.OnceValue(func() string { return script(stopScript) }),
-	read:    sync.OnceValue(func() string { return script(readScript) }),
-	place:   sync.OnceValue(func() string { return script(placeScript) }),
+// scripts holds the scripts as they are sent.
+var scripts = struct{ probe, run, release, watch, await, look, stop, list, read, place func() string }{
+	probe:   script(&prologueScript),
+	run:     script(&prologueScript, &runScript),
+	release: script(&prologueScript, &stateScript, &releaseScript),
+	watch:   script(&stateScript, &endScript, &watchScript),
+	await:   script(&prologueScript, &stateScript, &awaitScript),
+	look:    script(&prologueScript, &stateScript, &lookScript),
+	stop:    script(&prologueScript, &stateScript, &endScript, &stopScript),
+	list:    script(&stateScript, &listScript),
+	read:    script(&prologueScript, &readScript),
+	place:   script(&prologueScript, &placeScript),
 }
 
-func script(body string) string {
-	var b strings.Builder
-	for line := range strings.Lines(prologueScript + body) {
-		if !strings.HasPrefix(line, "#") {
-			b.WriteString(line)
+// script joins parts, once, without their comments and indentation.
+func script(parts ...*string) func() string {
+	return sync.OnceValue(func() string {
+		var b strings.Builder
+		for _, part := range parts {
+			for line := range strings.Lines(*part) {
+				if line = strings.TrimLeft(line, " "); !strings.HasPrefix(line, "#") {
+					b.WriteString(line)
+				}
+			}
 		}
-	}
-	return b.String()
+		return b.String()
+	})
 }
 
 // errNoShell means that the guest has no shell to run a script with.
 var errNoShell = errors.New("the image has no /bin/sh")
+
+// errNoFiles means that a job's files could not be made in the guest.
+var errNoFiles = errors.New("the guest has no writable directory, or no space in it")
 
 // A reply is what a script printed.
 type reply struct {
@@ -61,12 +85,29 @@ type reply struct {
 	stdout  []byte   // what follows it
 	stderr  []byte
 	result  fleet.Result
+	whole   bool // of an unframed one: stdout and stderr are all that was sent
+}
+
+// unframed takes off what run.sh and look.sh put at the ends of their streams, so
+// that what was cut off on the way is noticed. stderr tells whether there is one.
+func (r reply) unframed(stderr bool) reply {
+	const end = "smol1 end\n"
+	var wholeOut, wholeErr bool
+	r.stdout, wholeOut = bytes.CutSuffix(r.stdout, []byte(end))
+	if stderr {
+		r.stderr, wholeErr = bytes.CutSuffix(r.stderr, []byte(end))
+	} else {
+		r.stderr, wholeErr = nil, true // what is there is the engine's
+	}
+	r.whole = wholeOut && wholeErr
+	return r
 }
 
 // A contact is what a session's scripts have found out about a machine: that one
 // has run there, so that a boot since then is noticed without asking the fleet,
-// or that it has no shell to run one with.
-type contact struct{ met, noShell bool }
+// or what it lacks: a shell to run one with, a process group of its own for each
+// command, and the program to make one.
+type contact struct{ met, noShell, noGroup, noSetsid bool }
 
 func (c *call) met(name string) {
 	c.contacts.change(name, func(k contact) contact { k.met = true; return k })
@@ -91,7 +132,7 @@ func (c *call) runs(ctx context.Context, name string) (bool, error) {
 }
 
 // inGuest runs a script in a machine with one request. cmd gives all but the
-// argv; args follow the script.
+// argv, of which it may have the first words; args follow the script.
 func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Command, args ...string) (reply, error) {
 	if c.contacts.of(name).noShell {
 		return reply{}, errNoShell
@@ -100,11 +141,14 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 	if err != nil {
 		return reply{}, err
 	}
-	cmd.Argv = append([]string{"sh", "-c", script, "sh"}, args...)
+	prefixed := len(cmd.Argv) > 0
+	cmd.Argv = append(append(cmd.Argv, "sh", "-c", script, "sh"), args...)
 	res, err := c.fleet.Exec(ctx, name, cmd)
 	if err != nil {
 		if isNoShell(err.Error()) {
-			c.noShell(name)
+			if !prefixed {
+				c.noShell(name)
+			}
 			return reply{}, errNoShell
 		}
 		if !c.contacts.of(name).met {
@@ -115,7 +159,9 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 	r, up, err := parseReply(res)
 	if err != nil {
 		if isNoShell(string(res.Stderr)) {
-			c.noShell(name)
+			if !prefixed {
+				c.noShell(name)
+			}
 			return reply{}, errNoShell
 		}
 		return reply{started: !ran, result: res}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,

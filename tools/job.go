@@ -14,21 +14,26 @@ import (
 	"smol-mcp/fleet"
 )
 
-// A job is a command with all that it needs.
+// A job is a command with all that it needs. It runs in the guest on its own: its
+// output is in files there, a shell waits there for its end and writes it down,
+// and another ends it when its time is over. See guest/run.sh.
 type job struct {
-	command commandLine
-	env     map[string]string
-	workdir string
-	stdin   string
-	timeout time.Duration // the guest kills it after this
-	wait    time.Duration // how long the call waits for its end
-	once    bool          // its machine goes with the call
+	command    commandLine
+	env        map[string]string
+	workdir    string
+	stdin      string
+	timeout    time.Duration // the guest ends it after this
+	wait       time.Duration // how long the call waits for its end
+	background bool          // the end of the call is not the user's wish to stop it
+	once       bool          // its machine goes with the call
 }
 
 // An ending is how a job stands when its call stops waiting.
 type ending struct {
 	id       string // of its files in the guest
-	code     *int   // nil: running, killed, or not seen
+	kept     bool   // there are such files
+	code     *int   // nil: running, out of time, or not seen
+	signal   string // that ended it, where the code does not say
 	timedOut bool
 	running  bool
 	started  bool // the machine was started by it
@@ -37,26 +42,34 @@ type ending struct {
 	note     string
 }
 
-// run runs a job with one request to the fleet, and more only when its output is
-// long or its end was not seen.
+// run runs a job with one request to the fleet when it is over within attachedFor,
+// and more when it takes longer, when its output is long, or its end was not seen.
 func (c *call) run(ctx context.Context, name string, j job) (runOut, error) {
 	if err := j.check(); err != nil {
 		return runOut{}, err
 	}
-	id := randomName("", 12)
-	e, err := c.attempt(ctx, name, id, j)
+	e, err := c.attempt(ctx, name, ending{id: randomName("", idLength)}, j)
 	if err != nil {
 		return runOut{}, err
 	}
 	if j.once {
-		e.outputs[0].path, e.outputs[1].path = "", "" // they go with the machine
+		e.kept, e.outputs[0].path, e.outputs[1].path = false, "", "" // they go with the machine
 	}
 	out := c.outcome(name, e)
-	if e.code != nil && !out.Truncated {
-		c.finished.change(name, func(ids []string) []string { return append(ids, id) })
+	switch {
+	case e.running:
+		c.noteStanding(name, e, j.timeout-e.took)
+	case e.code != nil && !out.Truncated:
+		c.finished.change(name, func(ids []string) []string { return append(ids, e.id) })
 	}
 	return out, nil
 }
+
+// An id of a command has so many of these; run.sh halves it.
+const (
+	idLength  = 12
+	idLetters = "abcdefghijklmnopqrstuvwxyz0123456789"
+)
 
 // Bounds of a command in bytes: each word, which Linux does not take longer, and all together,
 // with room for the environment.
@@ -104,116 +117,162 @@ func isVariable(name string) bool {
 	return name != "" && len(name) <= 240
 }
 
-// attempt sends the job and makes sense of what comes back.
-func (c *call) attempt(ctx context.Context, name, id string, j job) (e ending, err error) {
-	e, file := ending{id: id}, ""
-	if len(j.stdin) > fleet.MaxStdin && !c.contacts.of(name).noShell {
-		// The upload starts a machine that is off, so this is the moment to look.
-		var ran bool
-		if ran, err = c.runs(ctx, name); err != nil {
-			return e, err
-		}
-		e.started = !ran
-		file = "/tmp/.smol-mcp-" + id + ".in"
-		if err = c.upload(ctx, name, file, j.stdin); err != nil {
-			return e, err
-		}
-		defer func() {
-			if err != nil && !fleet.MaybeDone(err) {
-				c.dropUpload(ctx, name, file)
-			}
-		}()
+// attempt starts the job and makes sense of what comes back.
+func (c *call) attempt(ctx context.Context, name string, e ending, j job) (ending, error) {
+	if c.contacts.of(name).noShell {
+		return c.runDirect(ctx, name, j, errNoShell)
 	}
-	cmd, args := j.request(id, file, c.opts.Limits.MaxOutputBytes+1, c.toRemove(name))
+	file, err := c.feed(ctx, name, &e, j)
+	if err != nil {
+		return e, err
+	}
 	c.stage("running the command in %s", name)
 	begin := time.Now()
-	r, err := c.dispatch(ctx, name, j, cmd, args)
+	r, err := c.launch(ctx, name, file, e.id, j)
 	e.started = e.started || r.started
-	if err == nil && r.word(0) == "nostdin" {
-		// The upload went below a workload that came up after it; it is up now.
-		if err := c.upload(ctx, name, file, j.stdin); err != nil {
-			return e, err
-		}
-		r, err = c.dispatch(ctx, name, j, cmd, args)
-	}
 	e.took = time.Since(begin)
-	switch {
-	case errors.Is(err, errNoShell):
-		return c.runDirect(ctx, name, j)
-	case err != nil && r.result.ExitCode == exitTimeout && e.took >= j.timeout:
-		e.timedOut = true // what it printed went with its shell
-		return c.collected(ctx, name, e)
-	case err != nil:
-		return c.unseen(ctx, name, j, e, err)
+	if err != nil && file != "" && !fleet.MaybeDone(err) && !errors.Is(err, errUnderway) {
+		c.dropUpload(ctx, name, file)
 	}
-	return c.settle(ctx, name, j, e, r)
+	switch {
+	case errors.Is(err, errNoShell), errors.Is(err, errNoFiles):
+		return c.runDirect(ctx, name, j, err)
+	case err == nil && r.word(0) == "exit":
+		return c.settle(ctx, name, e, r)
+	case err == nil && (r.word(0) == "lost" || r.word(0) == ""):
+		return c.follow(ctx, name, j, e, begin, nil)
+	case err == nil:
+		return e, refusedByGuest(name, j, r.word(0))
+	case !fleet.MaybeDone(err) && !errors.Is(err, errUnderway):
+		return e, err // it never reached the guest
+	}
+	return c.follow(ctx, name, j, e, begin, err)
+}
+
+// feed uploads an input that is too long for the request, and returns where it is.
+func (c *call) feed(ctx context.Context, name string, e *ending, j job) (file string, err error) {
+	if len(j.stdin) <= fleet.MaxStdin {
+		return "", nil
+	}
+	// The upload starts a machine that is off, so this is the moment to look.
+	ran, err := c.runs(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	e.started = !ran
+	file = "/tmp/.smol-mcp-" + e.id + ".in"
+	return file, c.upload(ctx, name, file, j.stdin)
+}
+
+// launch sends the job, again where the guest says what was amiss, which shows that
+// it has not begun. It returns errUnderway when the job goes on without its request.
+func (c *call) launch(ctx context.Context, name, file, id string, j job) (reply, error) {
+	tries := 0
+	done := c.toRemove(name)
+	for {
+		attached := j.wait >= attachedFor && c.attached.of(name) < mostAttached
+		cmd, args := c.request(name, file, id, done, j, attached)
+		r, err := c.dispatch(ctx, name, id, j, cmd, args, attached)
+		tries++
+		switch {
+		case errors.Is(err, errNoShell) && len(cmd.Argv) > 0:
+			c.contacts.change(name, func(k contact) contact { k.noSetsid = true; return k })
+		case err != nil:
+			return r, err
+		case r.word(0) == "nostdin" && tries < 4:
+			// The upload went below a workload that came up after it; it is up now.
+			if err := c.upload(ctx, name, file, j.stdin); err != nil {
+				return r, err
+			}
+		case r.word(0) == "nogroup" && tries < 4:
+			c.contacts.change(name, func(k contact) contact { k.noGroup = true; return k })
+		case r.word(0) == "nofiles":
+			return r, errNoFiles
+		case r.word(0) == "running":
+			return r, errUnderway
+		default:
+			return r, nil
+		}
+	}
 }
 
 // request is the command that carries j, and the arguments of run.sh.
-func (j job) request(id, file string, limit int, done string) (fleet.Command, []string) {
-	cmd := fleet.Command{Env: map[string]string{}, Timeout: j.timeout}
+func (c *call) request(name, file, id, done string, j job, attached bool) (fleet.Command, []string) {
+	cmd := fleet.Command{Env: map[string]string{}, Timeout: scriptTimeout}
 	for k, v := range j.env {
 		cmd.Env["SMOL_E_"+k] = v
 	}
-	if file == "" {
-		cmd.Stdin = j.stdin
+	mode, watch := "leave", scripts.watch()
+	if attached {
+		// Should nobody be there to release it, the fleet ends it.
+		mode, watch, cmd.Timeout = "wait", "", j.timeout+execMargin
+	}
+	switch k := c.contacts.of(name); {
+	case k.noSetsid:
+		mode = "a" + mode
+	case k.noGroup:
+		cmd.Argv = []string{"setsid"}
+	}
+	if file == "" && j.stdin != "" {
+		cmd.Stdin, file = j.stdin, "-"
 	}
 	names := strings.Join(slices.Sorted(maps.Keys(j.env)), " ")
-	return cmd, append([]string{id, strconv.Itoa(limit), j.workdir, file, names, done}, j.command.argv...)
+	return cmd, append([]string{id, strconv.Itoa(c.opts.Limits.MaxOutputBytes + 1), mode, strconv.FormatInt(time.Now().Unix(), 10),
+		strconv.Itoa(int(j.timeout / time.Second)), j.command.shown(), j.workdir, file, names, done, watch}, j.command.argv...)
 }
 
-// settle reads the answer of run.sh.
-func (c *call) settle(ctx context.Context, name string, j job, e ending, r reply) (ending, error) {
-	switch r.word(0) {
+// refusedByGuest is the error for what run.sh said instead of beginning.
+func refusedByGuest(name string, j job, word string) error {
+	switch word {
 	case "stopped":
-		return e, &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "it was stopped before it began"}
+		return &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "it was stopped before it began"}
 	case "noworkdir":
-		return e, &fleet.Error{Code: fleet.CodeNotFound, Op: "run in " + fleet.Quote(j.workdir), Why: "it is no directory of the guest that can be entered", Next: "create it first, or leave workdir out"}
-	case "raw":
-		code := r.result.ExitCode
-		if e.timedOut = code == exitTimeout && e.took >= j.timeout; !e.timedOut {
-			e.code = &code
-		}
-		e.outputs = [2]output{all(r.stdout), all(r.stderr)}
-		e.note = "the guest has no writable directory or no head program: output is kept only as far as the engine does"
-		return e, nil
-	case "exit":
-		code, err := strconv.Atoi(r.word(1))
-		if err != nil {
-			return e, &fleet.Error{Code: fleet.CodeInternal, Op: "run in machine " + name, Why: "the guest gave no exit code: " + fleet.Quote(r.word(1))}
-		}
-		e.code = &code
-		if ran, ok := uptimes(r.word(2), r.word(3)); ok {
-			e.took = ran
-		}
-		if r.word(4) == "lost" {
-			e.note = "files with its output were removed while it ran, so what it printed is not known"
-		}
-		e.outputs = [2]output{all(r.stdout), all(r.stderr)}
-		if most := c.opts.Limits.MaxOutputBytes; len(r.stdout) <= most && len(r.stderr) <= most {
-			return c.withPaths(e, r.dir), nil
-		}
+		return &fleet.Error{Code: fleet.CodeNotFound, Op: "run in " + fleet.Quote(j.workdir), Why: "it is no directory of the guest that can be entered", Next: "create it first, or leave workdir out"}
+	}
+	return &fleet.Error{Code: fleet.CodeInternal, Op: "run in machine " + name, Why: "the guest answered " + fleet.Quote(word) + ", and the command did not begin"}
+}
+
+// settle reads the answer of a job that ended while its request was open.
+func (c *call) settle(ctx context.Context, name string, e ending, r reply) (ending, error) {
+	e.kept = true
+	s := standing{state: "exit", flag: r.word(4), why: r.word(5)}
+	code, err := strconv.Atoi(r.word(1))
+	if err != nil {
+		return e, &fleet.Error{Code: fleet.CodeInternal, Op: "run in machine " + name, Why: "the guest gave no exit code: " + fleet.Quote(r.word(1))}
+	}
+	s.code = code
+	if ran, ok := uptimes(r.word(2), r.word(3)); ok {
+		e.took = ran
+	}
+	e = e.stands(s)
+	most := c.opts.Limits.MaxOutputBytes
+	if !r.whole || len(r.stdout) > most || len(r.stderr) > most {
 		return c.collected(ctx, name, e)
 	}
-	// The shell itself was killed: by the guest's timeout, or by the command.
-	e.timedOut = r.result.ExitCode == exitTimeout
-	if !e.timedOut {
-		e.note = "its shell was killed before it could write the exit code down"
-	}
-	return c.collected(ctx, name, e)
+	e.outputs = [2]output{all(r.stdout), all(r.stderr)}
+	return e.withPaths(r.dir + "/" + e.id), nil
 }
 
 // exitTimeout is the exit code with which fleets report their timeout.
 const exitTimeout = 124
 
-// runDirect runs a program in a guest without a shell: within the fleet's own
-// limits, and with no files.
-func (c *call) runDirect(ctx context.Context, name string, j job) (ending, error) {
-	if j.command.shell {
-		return ending{}, &fleet.Error{Code: fleet.CodeUnsupported, Op: "run in machine " + name, Why: "the image has no /bin/sh", Next: `pass command as a list, as ["/app/tool", "--version"]`}
-	}
-	if len(j.stdin) > fleet.MaxStdin {
-		return ending{}, &fleet.Error{Code: fleet.CodeUnsupported, Op: "run in machine " + name, Why: "the image has no /bin/sh, and stdin is over 32 KiB", Next: "write the input with write-file and name it in the command"}
+// runDirect runs a program in a guest without a shell, or without a place for
+// files: within the fleet's own limits, and to its end.
+func (c *call) runDirect(ctx context.Context, name string, j job, cause error) (ending, error) {
+	why := cause.Error()
+	unsupported := &fleet.Error{Code: fleet.CodeUnsupported, Op: "run in machine " + name, Why: why}
+	switch {
+	case j.command.shell && errors.Is(cause, errNoShell):
+		unsupported.Next = `pass command as a list, as ["/app/tool", "--version"]`
+		return ending{}, unsupported
+	case j.background:
+		unsupported.Why += ", so nothing could be told of a command in the background"
+		unsupported.Next = "run it without background"
+		return ending{}, unsupported
+	case len(j.stdin) > fleet.MaxStdin:
+		unsupported.Why += ", and stdin is over 32 KiB"
+		unsupported.Next = "write the input with write-file and name it in the command"
+		return ending{}, unsupported
 	}
 	begin := time.Now()
 	res, err := c.fleet.Exec(ctx, name, fleet.Command{Argv: j.command.argv, Env: j.env, Workdir: j.workdir, Stdin: j.stdin, Timeout: j.timeout})
@@ -221,7 +280,7 @@ func (c *call) runDirect(ctx context.Context, name string, j job) (ending, error
 		return ending{}, err
 	}
 	e := ending{took: time.Since(begin), outputs: [2]output{all(res.Stdout), all(res.Stderr)},
-		note: "the image has no /bin/sh: the engine ran the command itself and keeps no more output than it returned"}
+		note: why + ": the engine ran the command itself, to its end, and keeps no more output than it returned"}
 	if res.ExitCode == exitTimeout && e.took >= j.timeout {
 		e.timedOut = true
 		return e, nil
@@ -244,15 +303,27 @@ func uptimes(begin, end string) (time.Duration, bool) {
 	return time.Duration((e - b) * float64(time.Second)), true
 }
 
-// doneAtOnce is how many commands' files are left in a machine before the next
-// command there removes them, since that takes a process.
-const doneAtOnce = 16
+// Of the commands that were told in full the files of some stay, for who asks again;
+// of the rest they are removed some at a time, since that takes a process.
+const (
+	doneKept   = 32
+	doneAtOnce = 16
+)
 
 // toRemove returns the ids of commands whose files are not needed any more, once
-// there are enough of them.
+// there are enough of them; for a machine that this session has not met yet "-",
+// which removes those of long ago.
 func (c *call) toRemove(machine string) string {
-	if len(c.finished.of(machine)) < doneAtOnce {
-		return ""
+	var ids []string
+	c.finished.change(machine, func(all []string) []string {
+		if len(all) < doneKept+doneAtOnce {
+			return all
+		}
+		ids = all[:doneAtOnce]
+		return slices.Clone(all[doneAtOnce:])
+	})
+	if ids == nil && !c.contacts.of(machine).met {
+		return "-"
 	}
-	return strings.Join(c.finished.take(machine), " ")
+	return strings.Join(ids, " ")
 }

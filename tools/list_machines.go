@@ -32,7 +32,7 @@ func listMachines() tool {
 		name:  "list-machines",
 		title: "List machines",
 		description: "Lists all machines of the fleet with state, size, egress and owner, in order of name. Use it to find a name or to see what is left running; " +
-			"for one machine whose name you know use get-machine, for its console machine-logs. Reads only; machines of other sessions and programs are shown too, with their owner. " +
+			"for one machine use get-machine. Machines of other sessions and programs are shown too, with their owner. " +
 			"What could not be listed is named in problems; the call fails only when nothing could.",
 		hints:      hints{readOnly: true, idempotent: true, openWorld: true},
 		everywhere: true,
@@ -40,9 +40,8 @@ func listMachines() tool {
 			optional("all", standard(flag("false leaves out machines that this session does not own."), true)),
 		),
 		out: object(
-			required("machines", list("In order of name.", machineSchema())),
-			required("problems", list("What could not be listed; empty when the list is whole.",
-				object(required("target", text("")), required("error", text(""))))),
+			required("machines", list("", machineSchema())),
+			required("problems", list("target and error of what is missing; empty when the list is whole.", plainObject(""))),
 		),
 	}, (*call).list)
 }

@@ -114,6 +114,7 @@ func (s *Session) keyOf(ctx context.Context, one *site, name string) (store.Key,
 func (c *call) forget(name string) {
 	c.contacts.take(name)
 	c.finished.take(name)
+	c.underway.take(name)
 	c.made.take(name)
 	c.ends.take(name)
 }

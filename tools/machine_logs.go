@@ -25,16 +25,16 @@ func machineLogs(l Limits) tool {
 	return define(tool{
 		name:  "machine-logs",
 		title: "Read console log",
-		description: "Reads the newest lines of a machine's console: boot messages and the engine's own, not what run-command's commands print. Use it when a machine does not start, is not ready or is unreachable. " +
-			"Oldest line first; for what came since, pass the cursor of the last answer. truncated: lines are missing; with a cursor the next call brings those that did not fit, else the log was rotated or the machine replaced. Reads only and starts nothing.",
+		description: "Reads the newest lines of a machine's console: boot messages and the engine's own, not what commands print (read-command). Use it when a machine does not start, is not ready or is unreachable. " +
+			"Oldest line first; for what came since, pass the cursor of the last answer. truncated: with a cursor the next call brings the lines that did not fit, else the log was rotated or the machine replaced. Starts nothing.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
-			optional("tail", between(fmt.Sprintf("How many lines from the end, 1 to 10000. Default: %d. With a cursor: how many when its place is lost.", l.LogsTail), 1, 10000)),
-			optional("cursor", text("The cursor of an earlier answer for this machine."))),
+			optional("tail", between(fmt.Sprintf("Lines from the end. Default: %d. With a cursor: when its place is lost.", l.LogsTail), 1, 10000)),
+			optional("cursor", text("Of an earlier answer for this machine."))),
 		out: object(
 			required("lines", list("Oldest first.", text(""))),
-			required("cursor", text("Pass it to the next call.")),
-			required("truncated", flag("Lines before or between these are missing.")),
+			required("cursor", text("For the next call.")),
+			required("truncated", flag("Lines are missing.")),
 		),
 	}, (*call).logs)
 }

@@ -31,8 +31,8 @@ func pullImage() tool {
 		in: arguments(nameArgument(),
 			required("image", text("Registry reference with a tag or digest, as alpine:3.20."))),
 		out: object(
-			required("reference", text("What was pulled.")), required("digest", text("sha256:...")), required("size", integer("Bytes.")),
-			required("architecture", text("As amd64.")), required("os", text("As linux.")), required("layerCount", integer("Layers.")),
+			required("reference", text("")), required("digest", text("")), required("size", integer("Bytes.")),
+			required("architecture", text("")), required("os", text("")), required("layerCount", integer("")),
 		),
 	}, (*call).pull)
 }

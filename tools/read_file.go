@@ -44,20 +44,20 @@ func readFile() tool {
 		name:  "read-file",
 		title: "Read file",
 		description: "Reads a file of a machine, or a part of it, exactly, and lists a directory. Prefer it to cat: bytes come as they are and long files in pages. Without length it reads what fits; " +
-			"go on at offset + bytes until eof. Pages end between characters; what is no UTF-8 needs encoding base64, or auto. " +
-			"Starts a stopped machine. A missing path is NOT_FOUND; a directory gives entries instead of content. Cannot read the host.",
+			"go on at offset + bytes until eof. What is no UTF-8 needs encoding base64, or auto. " +
+			"Starts a stopped machine. A missing path is NOT_FOUND; a directory gives entries. Cannot read the host.",
 		hints: hints{readOnly: true, idempotent: true, openWorld: true},
 		in: arguments(nameArgument(), pathArgument("File or directory."),
 			encodingArgument("auto: utf8 where the page is UTF-8, else base64.", "utf8", "base64", "auto"),
-			optional("offset", standard(between("Byte to begin at, 0 for the start.", 0, 1<<50), 0)),
-			optional("length", between("Bytes at most, 1 to 1048576; fewer come where the output budget ends.", 1, 1<<20))),
+			optional("offset", standard(between("Byte to begin at.", 0, 1<<50), 0)),
+			optional("length", between("Bytes at most; fewer come where the output budget ends.", 1, 1<<20))),
 		out: object(
-			required("path", text("")), required("content", text("Empty for a directory.")),
-			required("encoding", oneOf("", "utf8", "base64")), required("size", integer("Of the whole file.")),
-			required("offset", integer("")), required("bytes", integer("The next page begins at offset + bytes; of a directory both count entries.")),
+			required("path", text("")), required("content", text("")),
+			required("encoding", oneOf("", "utf8", "base64")), required("size", integer("Whole file.")),
+			required("offset", integer("")), required("bytes", integer("Of a directory offset and bytes count entries.")),
 			required("eof", flag("")),
-			optional("entries", list("Of a directory.", object(required("name", text("")), required("kind", oneOf("", "file", "directory", "link", "other"))))),
-			startedField(),
+			optional("entries", list("Of a directory: name, and kind: file, directory, link, other.", plainObject(""))),
+			required("startedMachine", flag("")),
 		),
 	}, (*call).read)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -16,34 +17,10 @@ type runIn struct {
 	Command     commandLine       `json:"command"`
 	TimeoutSecs int               `json:"timeoutSecs"`
 	WaitSecs    *int              `json:"waitSecs"`
+	Background  bool              `json:"background"`
 	Workdir     string            `json:"workdir"`
 	Env         map[string]string `json:"env"`
 	Stdin       string            `json:"stdin"`
-}
-
-// runOut is how a command stands, in run-command and run-once.
-type runOut struct {
-	Stdout         string            `json:"stdout"`
-	Stderr         string            `json:"stderr"`
-	ExitCode       *int              `json:"exitCode"`
-	TimedOut       bool              `json:"timedOut"`
-	Running        bool              `json:"running"`
-	CommandID      *string           `json:"commandId"`
-	Signal         string            `json:"signal,omitempty"`
-	Truncated      bool              `json:"truncated"`
-	Overflow       []overflow        `json:"overflow"`
-	StdoutBytes    int64             `json:"stdoutBytes"`
-	StderrBytes    int64             `json:"stderrBytes"`
-	Encoding       map[string]string `json:"encoding,omitempty"`
-	DurationMs     int64             `json:"durationMs"`
-	StartedMachine bool              `json:"startedMachine"`
-	Note           string            `json:"note,omitempty"`
-}
-
-type overflow struct {
-	Stream string `json:"stream"`
-	Path   string `json:"path"`
-	Bytes  int64  `json:"bytes"`
 }
 
 // commandLine is a line for the shell, or a program with its arguments.
@@ -62,44 +39,50 @@ func (c *commandLine) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, &c.argv)
 }
 
-// commandArguments are the arguments that say what to run.
-func commandArguments(l Limits) []field {
+// shownLength bounds in bytes what lists show of a command.
+const shownLength = 200
+
+// shown is the command in one line, as lists show it.
+func (c commandLine) shown() string {
+	words := c.argv
+	if c.shell {
+		words = words[2:]
+	}
+	line := strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+	return fleet.Bound(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, line), shownLength)
+}
+
+// commandArguments are the arguments that say what to run. brief leaves to
+// run-command what it says of them.
+func commandArguments(l Limits, brief bool) []field {
+	say := func(what string) string {
+		if brief {
+			return "As for run-command."
+		}
+		return what
+	}
 	command := &jsonschema.Schema{
-		Description: `A line for the shell, as "ls | wc -l", or program and arguments, passed as they are, as ["git", "status"].`,
+		Description: say(`A line for the shell, as "ls | wc -l", or program and arguments as they are, as ["git", "status"].`),
 		AnyOf: []*jsonschema.Schema{
 			{Type: "string", MinLength: jsonschema.Ptr(1)},
 			{Type: "array", Items: &jsonschema.Schema{Type: "string"}, MinItems: jsonschema.Ptr(1)},
 		},
 	}
+	ceiling := fmt.Sprintf("at most %d", l.MaxExecTimeout/time.Second)
+	if !brief {
+		ceiling += fmt.Sprintf(", with background to %d", longestTimeout)
+	}
 	return []field{
 		required("command", command),
-		optional("timeoutSecs", between(fmt.Sprintf("Seconds after which it is killed, 1 to %d. Default: %d.", l.MaxExecTimeout/time.Second, l.ExecTimeout/time.Second), 1, longestTimeout)),
-		optional("workdir", text("Absolute guest directory to run in. Default: the image's.")),
-		optional("env", dict("Environment to add: name to value.")),
-		optional("stdin", text("Standard input, up to 10 MiB. Default: empty; there is no terminal.")),
-	}
-}
-
-// outcomeFields are the result fields that say how a command stands.
-func outcomeFields() []field {
-	return []field{
-		required("stdout", text("When long: head, a line with the exact gap, tail.")),
-		required("stderr", text("The same way.")),
-		required("exitCode", orNull("Integer; null while it runs, after a time-out, or when its end was not seen.")),
-		required("timedOut", flag("Killed after timeoutSecs.")),
-		required("running", flag("")),
-		required("commandId", orNull("Of a running command, else null.")),
-		optional("signal", text("As KILL.")),
-		required("truncated", flag("See overflow.")),
-		required("overflow", list("Streams with more than is here.", object(
-			required("stream", oneOf("", "stdout", "stderr")),
-			required("path", text("Guest file with all of it; empty when gone.")),
-			required("bytes", integer(""))))),
-		required("stdoutBytes", integer("")),
-		required("stderrBytes", integer("")),
-		optional("encoding", plainObject("Streams that are no UTF-8, as {\"stdout\": \"base64\"}.")),
-		required("durationMs", integer("")),
-		optional("note", text("What else to know.")),
+		optional("timeoutSecs", between(fmt.Sprintf("Seconds until it is killed, %s. Default: %d.", ceiling, l.ExecTimeout/time.Second), 1, longestTimeout)),
+		optional("workdir", text(say("Absolute guest directory to run in. Default: the image's."))),
+		optional("env", dict(say("Environment to add: name to value."))),
+		optional("stdin", text(say("Standard input, up to 10 MiB. Default: empty; there is no terminal."))),
 	}
 }
 
@@ -108,46 +91,57 @@ func startedField() field {
 }
 
 func runCommand(l Limits) tool {
-	in := append([]field{nameArgument()}, commandArguments(l)...)
-	in = append(in, optional("waitSecs", between(fmt.Sprintf("Seconds to wait for its end, 0 to 300; then the call answers running: true. Default: %d. Keep it under your client's limit.", l.Wait/time.Second), 0, 300)))
+	in := append([]field{nameArgument()}, commandArguments(l, false)...)
+	in = append(in,
+		optional("waitSecs", between(fmt.Sprintf("Seconds to wait for its end. Default: %d; with background %d. Keep it under your client's limit.", l.Wait/time.Second, backgroundWait/time.Second), 0, 300)),
+		optional("background", standard(flag("To run on by itself: for up to 24 h, and untouched when the call is cancelled."), false)))
 	return define(tool{
 		name:  "run-command",
 		title: "Run command",
 		description: "Runs a command in a machine and returns exit code, stdout and stderr. Use it for anything a shell does; read-file and write-file are exact for files, " +
-			"run-once needs no machine. A failing command is a normal result, so check exitCode. One that is not over after waitSecs goes on until timeoutSecs kills it: the result has running: true, what it printed so far, and in overflow the files it goes on writing. To keep a server up: nohup CMD >FILE 2>&1 &. " +
-			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Several may run at once. Cancelling the call stops the command with all it started.",
+			"run-once needs no machine. A failing command is a normal result, so check exitCode. One that outlasts waitSecs goes on until timeoutSecs, whatever becomes of the client: the result has running: true and what it printed so far; " +
+			"read-command gives the rest, stop-command ends it. For servers and long runs use background and a timeoutSecs. " +
+			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Many may run at once. Cancelling the call stops the command with all it started.",
 		hints: hints{destructive: true, openWorld: true},
 		in:    arguments(in...),
 		out:   object(append(outcomeFields(), startedField())...),
 	}, (*call).runNamed)
 }
 
+// backgroundWait is how long a command in the background is waited for by default:
+// enough to see one that fails at once.
+const backgroundWait = time.Second
+
 func (c *call) runNamed(ctx context.Context, in runIn) (runOut, error) {
-	timeout, err := c.timeout(in.TimeoutSecs)
+	timeout, err := c.timeout(in.TimeoutSecs, in.Background)
 	if err != nil {
 		return runOut{}, err
 	}
 	wait := c.opts.Limits.Wait
+	if in.Background {
+		wait = min(wait, backgroundWait)
+	}
 	if in.WaitSecs != nil {
 		wait = time.Duration(*in.WaitSecs) * time.Second
 	}
-	out, err := c.run(ctx, in.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: wait})
+	out, err := c.run(ctx, in.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: wait, background: in.Background})
 	return out, c.nearby(ctx, in.Name, err)
 }
 
-// longestTimeout bounds timeoutSecs in the schema: over the ceiling of the settings
-// the answer is TIMEOUT_TOO_LONG, which says what to do instead.
+// longestTimeout bounds timeoutSecs in the schema, and that of commands in the
+// background: over the ceiling of the settings the answer is TIMEOUT_TOO_LONG, which
+// says what to do instead.
 const longestTimeout = 24 * 3600
 
 // timeout is the time that a command gets.
-func (c *call) timeout(secs int) (time.Duration, error) {
+func (c *call) timeout(secs int, background bool) (time.Duration, error) {
 	if secs == 0 {
 		return c.opts.Limits.ExecTimeout, nil
 	}
 	d := time.Duration(secs) * time.Second
-	if most := c.opts.Limits.MaxExecTimeout; d > most {
+	if most := c.opts.Limits.MaxExecTimeout; d > most && !background {
 		return 0, &fleet.Error{Code: fleet.CodeTimeoutTooLong, Op: "timeoutSecs " + d.String(), Why: "the ceiling is " + most.String() + " (SMOL_MCP_MAX_EXEC_TIMEOUT_SECS)",
-			Next: "pass at most that, or start the program in the background with nohup and look at its output later"}
+			Next: "pass at most that, or use run-command with background true, which allows 24 hours"}
 	}
 	return d, nil
 }

@@ -28,25 +28,23 @@ type onceOut struct {
 }
 
 func runOnce(l Limits) tool {
-	in := append([]field{required("image", text("Image, as for create-machine: alpine:3.20."))}, commandArguments(l)...)
+	in := append([]field{required("image", text("As for create-machine."))}, commandArguments(l, true)...)
 	in = append(in, resourceArguments(l)...)
-	in = append(in, egressArguments(l.RunOnceOpen)...)
-	result := object(required("machine", text("Name that the machine had.")))
-	result.Description = "And the fields of run-command's result."
+	in = append(in, egressArguments(l.RunOnceOpen, true)...)
 	return define(tool{
 		name:  "run-once",
-		title: "Run one command in a fresh machine",
+		title: "Run once in a fresh machine",
 		description: "Creates a machine from an image, runs one command in it, and deletes it again, whatever happens: also on failure, time-out and cancel. Use it for one command that leaves nothing behind; " +
-			"for files or several commands use create-machine and run-command. Waits for the start (seconds; minutes when the image is pulled) and for the command, up to timeoutSecs. " +
-			"Egress is as for create-machine. A failing command is a normal result: check exitCode. Output over the budget is only counted. If the machine cannot be deleted at once, the server goes on trying.",
+			"for files or several commands use create-machine and run-command. Waits for the start (seconds; minutes when the image is pulled) and for the command's end. " +
+			"A failing command is a normal result: check exitCode. Output over the budget is only counted. If it cannot be deleted at once, the server goes on trying.",
 		hints: hints{openWorld: true},
 		in:    arguments(in...),
-		out:   result,
+		out:   alsoOutcome(required("machine", text("Its name."))),
 	}, (*call).once)
 }
 
 func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
-	timeout, err := c.timeout(in.TimeoutSecs)
+	timeout, err := c.timeout(in.TimeoutSecs, false)
 	if err != nil {
 		return out, err
 	}

@@ -73,7 +73,6 @@ func TestRequestsPerCall(t *testing.T) {
 	name := r.machine(nil)
 	for tool, arguments := range map[string]map[string]any{
 		"run-command":   {"command": "echo hi"},
-		"get-machine":   {},
 		"read-file":     {"path": "/etc/passwd"},
 		"list-machines": nil,
 	} {
@@ -181,32 +180,6 @@ func TestResultBudget(t *testing.T) {
 		if what != "bytes" && strings.ContainsRune(words(res), '\uFFFD') {
 			t.Errorf("%s: a character was cut", what)
 		}
-	}
-}
-
-// A command that outlasts the wait goes on: what it printed so far comes back,
-// and its files tell the rest.
-func TestWaitOver(t *testing.T) {
-	r := newRig(t, rigOptions{})
-	name := r.machine(nil)
-	ran := r.call("run-command", map[string]any{"name": name, "command": "echo first; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo second; exit 7", "waitSecs": 1})
-	if ran["running"] != true || ran["exitCode"] != nil || ran["stdout"] != "first\n" || ran["commandId"] == nil {
-		t.Fatalf("ran: %v", ran)
-	}
-	out := ran["overflow"].([]any)[0].(map[string]any)["path"].(string)
-	if r.run(name, "true")["running"] != false {
-		t.Error("another command does not run beside it")
-	}
-	r.call("write-file", map[string]any{"name": name, "path": "/tmp/go", "content": ""})
-	eventually(t, "the exit code is written down", func() bool {
-		res := r.try("read-file", map[string]any{"name": name, "path": strings.TrimSuffix(out, ".out") + ".rc"})
-		return !res.IsError && decoded(t, res)["content"] == "7\n"
-	})
-	if read := r.call("read-file", map[string]any{"name": name, "path": out}); read["content"] != "first\nsecond\n" {
-		t.Errorf("output: %v", read)
-	}
-	if !strings.Contains(ran["note"].(string), strings.TrimSuffix(out, ".out")+".rc") {
-		t.Errorf("note: %v", ran["note"])
 	}
 }
 

@@ -15,9 +15,11 @@ import (
 func TestSchemasMatchTypes(t *testing.T) {
 	types := map[string][2]any{
 		"list-machines":  {listIn{}, listOut{}},
-		"get-machine":    {getIn{}, machine{}},
+		"get-machine":    {getIn{}, getOut{}},
 		"create-machine": {createIn{}, createOut{}},
 		"run-command":    {runIn{}, runOut{}},
+		"read-command":   {readCommandIn{}, readCommandOut{}},
+		"stop-command":   {stopCommandIn{}, readCommandOut{}},
 		"run-once":       {onceIn{}, onceOut{}},
 		"read-file":      {readIn{}, readOut{}},
 		"write-file":     {writeIn{}, writeOut{}},

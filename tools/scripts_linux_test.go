@@ -20,15 +20,22 @@ import (
 
 // hostRunner runs commands on this computer with its own /proc, with /tmp in a
 // directory of the test: the guests of the other tests have no /proc.
-type hostRunner struct{ shell, dir string }
+type hostRunner struct {
+	shell, dir string
+	grouped    bool // commands are in the group of the tests, as an engine may have it
+	noSetsid   bool // the program setsid is missing
+}
 
 func (h hostRunner) exec(ctx context.Context, _ string, cmd fleet.Command) (fleet.Result, error) {
 	argv := cmd.Argv
 	if argv[0] == "sh" {
 		argv = append(strings.Fields(h.shell), argv[1:]...)
 	}
+	if h.noSetsid && argv[0] == "setsid" {
+		return fleet.Result{}, &fleet.Error{Code: fleet.CodeInternal, Op: "exec", Why: "failed to spawn command: No such file or directory (os error 2)", MaybeDone: true}
+	}
 	run := exec.Command(argv[0], argv[1:]...)
-	run.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	run.SysProcAttr = &syscall.SysProcAttr{Setsid: !h.grouped}
 	run.Dir, run.Stdin = h.dir, strings.NewReader(cmd.Stdin)
 	run.Env = append(os.Environ(), "TMPDIR="+h.dir)
 	for k, v := range cmd.Env {
@@ -64,7 +71,7 @@ func TestScriptsInShells(t *testing.T) {
 			if _, err := exec.LookPath(strings.Fields(shell)[0]); err != nil {
 				t.Skipf("no %s here", shell)
 			}
-			host := hostRunner{shell, t.TempDir()}
+			host := hostRunner{shell: shell, dir: t.TempDir()}
 			r := newRig(t, rigOptions{memory: fleettest.MemoryOptions{Exec: host.exec}})
 			name := r.machine(nil)
 			ran := r.call("run-command", map[string]any{"name": name, "command": "sleep 0.2; echo out; echo err >&2; exit 3", "env": map[string]any{"X": "a 'b' \"c\" $d\n"}})
@@ -82,7 +89,7 @@ func TestScriptsInShells(t *testing.T) {
 				t.Errorf("a file without a size: %v of %v bytes", smaps["bytes"], smaps["size"])
 			}
 			stopped(t, r, name, host.dir)
-			if err := os.WriteFile(filepath.Join(host.dir, ".smol-mcp-up"), []byte("another-boot\n"), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(host.dir, ".smol-mcp", "up"), []byte("another-boot\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if ran := r.run(name, "true"); ran["startedMachine"] != true {

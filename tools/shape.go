@@ -25,7 +25,12 @@ type output struct {
 	head, tail []byte // tail is empty when head is all
 	total      int64  // bytes
 	path       string // guest file with all of it; empty when there is none
+	held       int64  // bytes more: the beginning of a character that is still being printed
+	skip       bool   // it is not to be shown
 }
+
+// bytes is how much was printed so far.
+func (o output) bytes() int64 { return o.total + o.held }
 
 // whole reports whether head is everything.
 func (o output) whole() bool { return int64(len(o.head)) >= o.total }
@@ -40,6 +45,9 @@ type shaped struct {
 // shape renders an output in at most budget bytes and chars characters of JSON:
 // all of it, or its head, a line with the exact gap, and its tail.
 func (o output) shape(budget, chars int) shaped {
+	if o.skip {
+		return shaped{}
+	}
 	if o.whole() && len(o.head) <= budget {
 		if utf8.Valid(o.head) && jsonLen(o.head) <= chars {
 			return shaped{text: string(o.head)}

@@ -21,11 +21,11 @@ func startMachine() tool {
 		name:  "start-machine",
 		title: "Start machine",
 		description: "Starts a stopped or created machine, or resumes a suspended one with its memory, and waits until it answers commands. Use it after stop-machine or create-machine with start false, " +
-			"or to wait for a machine that was NOT_READY; run-command and the file tools start a stopped machine by themselves. Harmless when it runs already. " +
+			"or to wait for a machine that was NOT_READY; run-command and the file tools start one by themselves. Harmless when it runs already. " +
 			"Takes seconds; minutes when its image is pulled. If it fails the machine is left as it is: machine-logs tells why.",
 		hints: hints{idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
-			optional("wait", standard(flag("false returns once it boots, with ready false."), true))),
+			optional("wait", standard(flag("false returns once it boots."), true))),
 		out: object(required("machine", machineSchema()), required("ready", flag("It has answered a command."))),
 	}, (*call).start)
 }

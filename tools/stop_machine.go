@@ -17,7 +17,7 @@ func stopMachine() tool {
 		title: "Stop machine",
 		description: "Stops a machine: its processes end, and memory and /tmp are lost, but its disk stays, and start-machine brings it back. Use it to free CPU and memory of a machine that you still need; " +
 			"to get rid of it use delete-machine. With keepMemory it is suspended instead, and processes go on at the next start; an engine that cannot do that refuses. " +
-			"Harmless when it is stopped already; see owner in get-machine before you stop one of others. An ephemeral machine is still deleted at the end of its session.",
+			"Harmless when it is stopped already; check the owner with get-machine unless you made it.",
 		hints: hints{destructive: true, idempotent: true, openWorld: true},
 		in: arguments(nameArgument(),
 			optional("keepMemory", standard(flag("Suspend: keep memory and processes."), false))),

@@ -16,6 +16,8 @@ func table(l Limits) []tool {
 		getMachine(),
 		createMachine(l),
 		runCommand(l),
+		readCommand(),
+		stopCommand(),
 		runOnce(l),
 		readFile(),
 		writeFile(),
@@ -31,11 +33,11 @@ func table(l Limits) []tool {
 // Pieces of schemas that several tools share.
 
 func nameArgument() field {
-	return required("name", text("Name of the machine."))
+	return required("name", text("Machine name."))
 }
 
 func pathArgument(description string) field {
-	s := text(description + " Absolute guest path, without . or .. parts.")
+	s := text(description + " Absolute guest path without . or ..")
 	s.Pattern = "^/"
 	return required("path", s)
 }
@@ -47,17 +49,24 @@ func encodingArgument(description string, words ...string) field {
 // resourceArguments say how large a machine is.
 func resourceArguments(l Limits) []field {
 	return []field{
-		optional("cpus", between(fmt.Sprintf("Virtual CPUs, 1 to 64. Default: %d.", l.CPUs), 1, 64)),
-		optional("memoryMb", between(fmt.Sprintf("Memory in MiB, 64 to 1048576. Default: %d.", l.MemoryMB), 64, 1<<20)),
+		optional("cpus", between(fmt.Sprintf("Virtual CPUs. Default: %d.", l.CPUs), 1, 64)),
+		optional("memoryMb", between(fmt.Sprintf("Memory in MiB. Default: %d.", l.MemoryMB), 64, 1<<20)),
 	}
 }
 
-// egressArguments say what a machine may reach.
-func egressArguments(open bool) []field {
+// egressArguments say what a machine may reach. brief leaves to create-machine what
+// it says of them.
+func egressArguments(open, brief bool) []field {
+	say := func(what string) string {
+		if brief {
+			return "As for create-machine."
+		}
+		return what
+	}
 	return []field{
-		optional("network", oneOf("Egress: open reaches the internet, blocked nothing. Default: "+policyWord(open)+". The lists take its place.", "open", "blocked")),
-		optional("allowHosts", atMost(256, "Reach only these host names, with their subdomains.", text(""))),
-		optional("allowCidrs", atMost(256, "Reach only these addresses or ranges.", text(""))),
+		optional("network", oneOf(say("open reaches the internet, blocked nothing. The lists take its place.")+" Default: "+policyWord(open)+".", "open", "blocked")),
+		optional("allowHosts", atMost(256, say("Reach only these hosts and their subdomains."), text(""))),
+		optional("allowCidrs", atMost(256, say("Reach only these addresses or ranges."), text(""))),
 	}
 }
 
@@ -79,14 +88,14 @@ func machineFields() []field {
 		required("memoryMb", integer("")),
 		required("network", text("open, blocked or allow(...).")),
 		required("createdAt", integer("Epoch seconds.")),
-		required("image", orNull("Reference, or null where unknown.")),
-		required("pid", orNull("Of the hypervisor, or null.")),
-		required("url", orNull("Public address, or null.")),
+		required("image", orNull("Or null.")),
+		required("pid", orNull("Hypervisor's, or null.")),
+		required("url", orNull("Or null.")),
 		required("ephemeral", flag("Deleted when its session ends.")),
-		required("owner", oneOf("crashed-session: name it to take it over, else it is deleted at expiresAt. none: kept.", "this-session", "another-session", "crashed-session", "none", ownerUnknown)),
+		required("owner", text("this-session, another-session, crashed-session (name it to take it over, or it goes at expiresAt), none (kept) or "+ownerUnknown+".")),
 		required("expiresAt", orNull("Epoch seconds of its deletion, or null.")),
-		required("engine", text("As smolvm or qemu.")),
-		required("isolation", text("As hardware VM; empty when unknown.")),
+		required("engine", text("")),
+		required("isolation", text("")),
 	}
 }
 

@@ -99,7 +99,10 @@ type site struct {
 	contacts byMachine[contact]
 	made     byMachine[origin]
 	ends     byMachine[lifetime]
-	finished byMachine[[]string] // ids of commands that were told in full
+	finished byMachine[[]string]  // ids of commands that were told in full
+	underway byMachine[deadlines] // of commands that run without a call
+	attached byMachine[int]       // jobs that keep their requests open
+	awaits   byMachine[*awaited]
 }
 
 // New makes the server of one session. kind is "stdio", "http" or "stateless". Nothing is
@@ -123,7 +126,7 @@ func (s *Session) Server() *mcp.Server { return s.server }
 
 // Busy reports whether a call runs, or a command goes on whose call has stopped
 // waiting.
-func (s *Session) Busy() bool { return s.calls.busy() || s.waits.busy() }
+func (s *Session) Busy() bool { return s.calls.busy() || s.waits.busy() || s.commandsRun() }
 
 // Owns reports whether the end of the session takes machines with it.
 func (s *Session) Owns() bool { return s.records.Owns() }

@@ -23,7 +23,7 @@ func TestWorkedExample(t *testing.T) {
 			}
 			r.call("write-file", map[string]any{"name": name, "path": "/workspace/hello.sh", "content": "echo hello $1\nexit 3\n"})
 			ran := r.run(name, "sh /workspace/hello.sh wörld")
-			if ran["stdout"] != "hello wörld\n" || ran["exitCode"] != 3.0 || ran["startedMachine"] != false || ran["running"] != false || ran["commandId"] != nil {
+			if ran["stdout"] != "hello wörld\n" || ran["exitCode"] != 3.0 || ran["startedMachine"] != false || ran["running"] != false || ran["commandId"] == nil {
 				t.Errorf("ran: %v", ran)
 			}
 			read := r.call("read-file", map[string]any{"name": name, "path": "/workspace/hello.sh"})

@@ -36,7 +36,7 @@ func writeFile() tool {
 	return define(tool{
 		name:  "write-file",
 		title: "Write file",
-		description: "Writes a file in a machine: makes it with its parent directories, or replaces it in one step, so that no reader sees half of it; mode and owner of an existing file stay, and a link is written through. " +
+		description: "Writes a file in a machine: makes it with its parent directories, or replaces it in one step; mode and owner of an existing file stay, and a link is written through. " +
 			"Prefer it to echo and heredocs: any text or bytes arrive exactly. With append the content is added at the end. Starts a stopped machine. " +
 			"A directory, a relative path or broken base64 is refused, and nothing written. Cannot write to the host.",
 		hints: hints{destructive: true, openWorld: true},
@@ -45,8 +45,8 @@ func writeFile() tool {
 			encodingArgument("base64 (padded) for bytes that are no text.", "utf8", "base64"),
 			optional("mode", mode),
 			optional("append", standard(flag("Add to the end instead; not safe to repeat."), false))),
-		out: object(required("path", text("")), required("size", integer("Of the file now.")),
-			required("sha256", text("Of the content sent, in hex.")), startedField()),
+		out: object(required("path", text("")), required("size", integer("")),
+			required("sha256", text("")), required("startedMachine", flag(""))),
 	}, (*call).write)
 }
 

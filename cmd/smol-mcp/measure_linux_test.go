@@ -270,13 +270,13 @@ func memoryDir(t testing.TB) string {
 func frame(t testing.TB) string {
 	t.Helper()
 	var all strings.Builder
-	for _, part := range []string{"prologue.sh", "run.sh"} {
+	for _, part := range []string{"prologue.sh", "run.sh"} { // as script in tools/guest.go
 		text, err := os.ReadFile(filepath.Join("..", "..", "tools", "guest", part))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			if !strings.HasPrefix(line, "#") {
+			if line = strings.TrimLeft(line, " "); !strings.HasPrefix(line, "#") {
 				all.WriteString(line)
 			}
 		}
@@ -308,7 +308,7 @@ func BenchmarkCall(b *testing.B) {
 	cases := []measured{
 		{"bare-echo", func() { bare.call("echo", map[string]any{"text": "hi"}) }},
 		{"direct-exec-unframed", exec("sh", "-c", "echo hi")},
-		{"direct-exec", exec("sh", "-c", frame(b), "sh", "bench", "65537", "", "", "", "", "sh", "-c", "echo hi")},
+		{"direct-exec", exec("sh", "-c", frame(b), "sh", "benchbenchbe", "65537", "wait", "0", "60", "echo hi", "", "", "", "", "", "sh", "-c", "echo hi")},
 		{"run-command", tool("run-command", map[string]any{"command": "echo hi"})},
 		{"direct-get", func() {
 			if _, err := direct.Get(b.Context(), name); err != nil {

@@ -1,61 +1,109 @@
-# Runs a command with its output in files, so that none is lost whatever it
-# prints and however long it runs.
-# Arguments: ID LIMIT WORKDIR STDINFILE NAMES DONE COMMAND...
+# Runs a command as a job: its output goes to files, so none is lost whatever it
+# prints and however long it runs, and it outlives this script and its request.
+# Arguments: ID LIMIT MODE EPOCH TIMEOUT SHOWN WORKDIR STDIN NAMES DONE WATCH COMMAND...
+# MODE is wait, to answer when the command has ended (release.sh cuts that short), or leave,
+# to answer when it is about to begin. EPOCH, TIMEOUT (seconds) and SHOWN (one line) are
+# kept for those who look. STDIN is empty, - for this script's own, or an uploaded file.
 # NAMES are the variables of the command's environment; each comes as SMOL_E_NAME,
 # so that it cannot change how this script works. DONE are ids of commands whose
-# files are not needed any more.
-# Prints a second line, then up to LIMIT bytes of each stream on its own stream:
-#   raw                   no files can be kept here: the streams follow as they come
-#   noworkdir             WORKDIR is no directory to enter
-#   nostdin               STDINFILE is not to be seen: the workload came up after its upload
-#   stopped               stop.sh came first
-#   exit CODE BEGIN END LOST   BEGIN and END from /proc/uptime, or -; LOST is there when
-#                         the files are not any more
-smol_id=$1 smol_limit=$2 smol_workdir=$3 smol_stdin=$4 smol_names=$5 smol_done=$6
-shift 6
+# files are not needed any more; - asks to remove those of long ago. WATCH is watch.sh.
+#
+# The files of a job are DIR/ID.*: stdout, stderr, and job, with three lines:
+#   CODE END FLAG ok    written over "-" when the command has ended; END is from
+#                       /proc/uptime; FLAG is full when the disk is, lost when output
+#                       files are gone, else -
+#   PID GROUP BOOT BEGIN EPOCH TIMEOUT    PID is of this script, GROUP - when it has none
+#   SHOWN
+# and why, where stop.sh or watch.sh ended it: stop or timeout.
+#
+# Prints a second line, up to LIMIT bytes of each stream on its own stream, and at the end
+# of each stream that has any, and of standard output always, "smol1 end":
+#   nofiles       no files can be kept here
+#   noworkdir     WORKDIR is no directory to enter
+#   nostdin       STDIN is not to be seen: the workload came up after its upload
+#   nogroup       this script has no process group of its own; alone in MODE, see below
+#   stopped       stop.sh came first
+#   running       in MODE leave
+#   exit CODE BEGIN END FLAG WHY STDERR   STDERR is - when there is none
+#   lost          the shell that waited for the command was killed
+smol_id=$1 smol_limit=$2 smol_mode=$3 smol_info="$4 $5" smol_timeout=$5 smol_shown=$6 smol_workdir=$7 smol_in=$8 smol_names=$9
+shift 9
+smol_done=$1 smol_watch=$2
+shift 2
+smol_f=$smol_dir/$smol_id smol_begin=- smol_group=$$
+if [ -z "$smol_dir" ]; then echo nofiles; exit 0; fi
 if [ -n "$smol_workdir" ]; then
   cd "$smol_workdir" 2>/dev/null || { echo noworkdir; exit 0; }
 fi
-if [ -n "$smol_stdin" ] && [ ! -e "$smol_stdin" ]; then
-  echo nostdin
-  exit 0
-fi
-# In a subshell: becomes the command.
-smol_become() {
-  if [ -n "$smol_stdin" ]; then exec <"$smol_stdin"; fi
-  export SMOL_MCP_COMMAND="$smol_id"
-  for smol_name in $smol_names; do
-    eval "export $smol_name=\"\$SMOL_E_$smol_name\"; unset SMOL_E_$smol_name"
-  done
-  exec "$@"
-}
-if [ -z "$smol_dir" ] || ! command -v head >/dev/null; then
-  echo raw
-  smol_become "$@"
-fi
-if [ -n "$smol_done" ]; then
-  smol_files=
-  for smol_old in $smol_done; do
-    for smol_kind in out err rc pid in stop; do smol_files="$smol_files .smol-mcp-$smol_old.$smol_kind"; done
-  done
-  (cd "$smol_dir" && exec rm -f $smol_files) >/dev/null 2>&1 &
-fi
-smol_f=$smol_dir/.smol-mcp-$smol_id
-smol_begin=- smol_end=-
+# A group that exists and has our number is ours to lead. MODE with an a in front is for
+# guests that give none and have no setsid program.
+case $smol_mode in
+  a*) smol_mode=${smol_mode#a} smol_group=- ;;
+  *) kill -0 "-$$" 2>/dev/null || { echo nogroup; exit 0; } ;;
+esac
 { read -r smol_begin _ </proc/uptime; } 2>/dev/null
-echo "$$ $smol_boot" >"$smol_f.pid"
-if [ -e "$smol_f.stop" ]; then
-  echo stopped
-  exit 0
+{ printf '%-48s\n%s\n%s\n' - "$$ $smol_group $smol_boot $smol_begin $smol_info" "$smol_shown" >"$smol_f.job"; } 2>/dev/null || { rm -f "$smol_f.job"; echo nofiles; exit 0; }
+# A stop marks before it looks, and this looks after it has marked, so one of the two sees the other.
+if [ -e "$smol_f.stop" ]; then rm -f "$smol_f.job"; echo stopped; exit 0; fi
+smol_stdin=/dev/null
+case $smol_in in
+  '') ;;
+  -) smol_stdin=$smol_f.stdin; cat >"$smol_stdin" || { rm -f "$smol_f".*; echo nofiles; exit 0; } ;;
+  *) smol_stdin=$smol_in; [ -e "$smol_stdin" ] || { rm -f "$smol_f.job"; echo nostdin; exit 0; } ;;
+esac
+if [ -n "$smol_done" ]; then
+  (
+    cd "$smol_dir" || exit
+    for smol_n in $smol_done; do rm -f "./$smol_n".*; done
+    find . -name '*.job' -mmin +1500 | while read -r smol_n; do rm -f "${smol_n%job}"*; done
+    find . -name '*.st*' -mmin +3000 | while read -r smol_n; do rm -f "$smol_n"; done
+  ) </dev/null >/dev/null 2>&1 &
 fi
-# A stop signals everything in the group; this shell stays to write the exit code down.
+# A stop signals everything in the group; the shells stay, to write down and to tell.
 trap : TERM INT HUP
-(smol_become "$@") >"$smol_f.out" 2>"$smol_f.err"
-smol_code=$?
-{ read -r smol_end _ </proc/uptime; } 2>/dev/null
-{ echo "$smol_code" >"$smol_f.rc"; } 2>/dev/null
-smol_lost=
-if [ ! -e "$smol_f.out" ] || [ ! -e "$smol_f.err" ]; then smol_lost=lost; fi
-echo "exit $smol_code $smol_begin $smol_end $smol_lost"
-if [ -s "$smol_f.err" ]; then head -c "$smol_limit" "$smol_f.err" >&2; fi
-if [ -s "$smol_f.out" ]; then exec head -c "$smol_limit" "$smol_f.out"; fi
+if [ "$smol_mode" = leave ]; then echo running; echo "smol1 end"; fi
+# The subshell is the job's own: it stays when the waiting shell around it is killed.
+(
+  trap : TERM INT HUP
+  if [ "$smol_mode" = leave ]; then
+    smol_own=
+    if command -v setsid >/dev/null; then smol_own=setsid; fi
+    smol_n=${smol_id#??????}
+    $smol_own sh -c "$smol_watch" sh "$smol_dir" "${smol_id%"$smol_n"}.$smol_n" "$smol_timeout" </dev/null >/dev/null 2>&1 &
+    kill -9 $$
+  fi
+  if [ -n "$smol_in" ]; then rm -f "$smol_stdin"; fi
+  (
+    export SMOL_MCP_COMMAND="$smol_id"
+    for smol_n in $smol_names; do
+      eval "export $smol_n=\"\$SMOL_E_$smol_n\"; unset SMOL_E_$smol_n"
+    done
+    exec "$@"
+  )
+  smol_code=$? smol_end=- smol_flag=-
+  {
+    read -r smol_end _ </proc/uptime
+    # More than what the file has room for already.
+    printf '%6000s' '' >>"$smol_f.job" || smol_flag=full
+    if [ ! -e "$smol_f.stdout" ] || [ ! -e "$smol_f.stderr" ]; then smol_flag=lost; fi
+    printf '%-48s\n' "$smol_code $smol_end $smol_flag ok" 1<>"$smol_f.job"
+  } 2>/dev/null
+  exit "$smol_code"
+) <"$smol_stdin" >"$smol_f.stdout" 2>"$smol_f.stderr"
+smol_status=$? smol_ok= smol_why=- smol_err=-
+{ read -r smol_code smol_end smol_flag smol_ok _ <"$smol_f.job"; } 2>/dev/null
+# Without its file only the status is left, and 137 is also that of a killed subshell.
+if [ ! -e "$smol_f.job" ] && [ $smol_status != 137 ]; then
+  smol_code=$smol_status smol_end=- smol_flag=lost smol_ok=ok
+fi
+if [ "$smol_ok" != ok ]; then echo lost; echo "smol1 end"; exit 0; fi
+if [ -e "$smol_f.why" ]; then read -r smol_why <"$smol_f.why"; fi
+if [ -s "$smol_f.stderr" ]; then smol_err=err; fi
+echo "exit $smol_code $smol_begin $smol_end $smol_flag $smol_why $smol_err"
+smol_last=end
+if [ $smol_err = err ]; then
+  head -c "$smol_limit" "$smol_f.stderr" >&2 || smol_last=cut
+  echo "smol1 $smol_last" >&2
+fi
+if [ -s "$smol_f.stdout" ]; then head -c "$smol_limit" "$smol_f.stdout" || smol_last=cut; fi
+echo "smol1 $smol_last"

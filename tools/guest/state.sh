@@ -1,0 +1,51 @@
+# Says how a job stands. A job's id comes as two halves with a dot between, so that it is not
+# in the asking script's own command line.
+# Sets smol_f to what the names of a job's files begin with.
+smol_find() {
+  smol_id=${1%.*}${1#*.}
+  smol_f=$smol_dir/$smol_id
+  for smol_n in "${TMPDIR:-/tmp}" /var/tmp /run /dev/shm "$HOME"; do
+    if [ -e "$smol_f.job" ]; then return; fi
+    smol_f=$smol_n/.smol-mcp/$smol_id
+  done
+  smol_f=$smol_dir/$smol_id
+}
+# Reads the job's file. smol_code is gone without one, and - while the command has no end.
+smol_read() {
+  smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0'
+  {
+    read -r smol_code smol_end smol_flag smol_ok _
+    read -r smol_pid smol_group smol_its_boot smol_begin smol_info
+  } 2>/dev/null <"$smol_f.job"
+  # What was read while it was written is whole the next time.
+  if [ "$smol_code" != gone ] && [ "$smol_ok" != ok ]; then smol_code=- smol_end=- smol_flag=-; fi
+}
+# The processes that carry the command's id in their environment, also those that left its group.
+smol_marked() { grep -ls "SMOL_MCP_COMMAND=$smol_id" /proc/[0-9]*/environ; }
+# The group's number may be another's by now; then nothing there carries the id, as the job's
+# own shells do in their command line. The pattern does not match itself.
+smol_alive() {
+  if [ "$smol_group" != - ]; then
+    kill -0 "-$smol_group" || return 1
+    if [ ! -e /proc/self/stat ] || ! command -v grep >/dev/null; then return 0; fi
+  fi
+  smol_n=${smol_id#?}
+  [ -n "$(smol_marked)" ] || [ -n "$(grep -ls "[${smol_id%"$smol_n"}]$smol_n" /proc/[0-9]*/cmdline)" ]
+} 2>/dev/null
+# Sets smol_state to gone, exit, running, booted (another boot since) or lost, and smol_why.
+smol_stand() {
+  smol_read
+  smol_state=exit smol_why=-
+  if [ "$smol_code" = gone ]; then
+    smol_state=gone
+  elif [ "$smol_code" = - ]; then
+    smol_state=running
+    if [ "$smol_its_boot" != "$smol_boot" ]; then
+      smol_state=booted
+    elif ! smol_alive; then
+      smol_read # it may have ended in between
+      if [ "$smol_code" = - ]; then smol_state=lost; else smol_state=exit; fi
+    fi
+  fi
+  if [ -e "$smol_f.why" ]; then read -r smol_why <"$smol_f.why"; fi
+}

@@ -1,0 +1,123 @@
+package tools
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"smol-mcp/fleet"
+)
+
+// attachedFor is how long a job may keep its request open, and with it one of the few
+// places that commands have in a machine: the answer of one that is over by then
+// takes one request. mostAttached is how many may at once; what comes beyond answers
+// at once that it runs.
+const (
+	attachedFor  = time.Second
+	mostAttached = 3
+)
+
+// shortestWait is what it takes to have the command under way on a busy computer.
+const shortestWait = time.Second
+
+// errUnderway says that a job goes on without its request.
+var errUnderway = errors.New("the command goes on")
+
+// dispatch sends the job and waits for the answer: to its end, or until it has
+// kept its request open long enough and is released from it.
+func (c *call) dispatch(ctx context.Context, name, id string, j job, cmd fleet.Command, args []string, attached bool) (reply, error) {
+	if !c.waits.begin() {
+		return reply{}, errSessionOver
+	}
+	if attached {
+		c.attached.change(name, func(n int) int { return n + 1 })
+	}
+	open, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.timeout+2*execMargin)
+	stop := context.AfterFunc(c.over, cancel)
+	sent := make(chan struct{})
+	var wasSent atomic.Bool
+	cmd.Sent = func() { wasSent.Store(true); close(sent) }
+	answered := make(chan answer, 1)
+	go func() {
+		defer c.waits.done()
+		defer cancel()
+		defer stop()
+		if attached {
+			defer c.attached.change(name, func(n int) int { return n - 1 })
+		}
+		var a answer
+		a.err = c.guard(func() (err error) { a.reply, err = c.inGuest(open, name, scripts.run(), cmd, args...); return err })
+		a.reply = a.reply.unframed(a.word(6) == "err")
+		answered <- a
+	}()
+	unsent := time.NewTimer(max(j.wait, shortestWait))
+	defer unsent.Stop()
+	select {
+	case a := <-answered:
+		return a.reply, a.err
+	case <-sent:
+		return c.attend(ctx, name, id, j, answered)
+	case <-ctx.Done():
+	case <-unsent.C:
+	}
+	if !wasSent.Load() {
+		cancel()
+		a := <-answered
+		return a.reply, notBegun(ctx, name, a.err)
+	}
+	return c.attend(ctx, name, id, j, answered)
+}
+
+// An answer is what came back for a job's request.
+type answer struct {
+	reply
+	err error
+}
+
+// attend waits for the answer of a job that was sent, and releases it in time.
+func (c *call) attend(ctx context.Context, name, id string, j job, answered <-chan answer) (reply, error) {
+	begin := time.Now()
+	pause := time.NewTimer(attachedFor)
+	defer pause.Stop()
+	for next := attachedFor; ; next = min(2*next, 10*time.Second) {
+		select {
+		case a := <-answered:
+			return a.reply, a.err
+		case <-ctx.Done():
+			return reply{}, errUnderway
+		case <-pause.C:
+		}
+		r, err := c.release(ctx, name, id, j.timeout-time.Since(begin))
+		if err == nil && r.word(0) == "running" {
+			return r, errUnderway
+		}
+		// It is over, and its answer on the way; or it has not begun; or it cannot be reached.
+		pause.Reset(next)
+		if time.Since(begin) > j.wait+execMargin {
+			return r, errUnderway
+		}
+	}
+}
+
+// release ends the request of a job, which goes on until its time is over, also when
+// nobody of ours lives any more.
+func (c *call) release(ctx context.Context, name, id string, left time.Duration) (reply, error) {
+	return c.inGuest(ctx, name, scripts.release(), fleet.Command{Timeout: scriptTimeout, Brief: true}, halves(id), seconds(left), scripts.watch())
+}
+
+// notBegun is the error of a command that was given up before it was sent.
+func notBegun(ctx context.Context, name string, err error) error {
+	var e *fleet.Error
+	switch {
+	case errors.As(err, &e) && e.MaybeDone:
+		return err
+	case ctx.Err() != nil:
+		return &fleet.Error{Code: fleet.CodeCancelled, Op: "run in machine " + name, Why: "the call was cancelled before the command began", Err: context.Cause(ctx)}
+	case errors.Is(err, fleet.ErrNoPlace):
+		busy := *e
+		busy.Code, busy.Next = fleet.CodeNotReady, "wait until a command there has ended, and call again"
+		return &busy
+	}
+	return &fleet.Error{Code: fleet.CodeNotReady, Op: "run in machine " + name, Why: "it was not begun: the engine did not answer within waitSecs", Next: "look at the machine with get-machine, and call again", Err: err}
+}
