@@ -119,10 +119,14 @@ func (r *Reaper) run(ctx context.Context, deaths <-chan struct{}) {
 				r.opts.Log.Warn("compare ledger and records", "err", err)
 			}
 		}
-		if _, err := r.Sweep(ctx); err != nil && ctx.Err() == nil {
+		actions, err := r.Sweep(ctx)
+		if err != nil && ctx.Err() == nil {
 			r.opts.Log.Warn("sweep", "err", err)
 		}
 		next = sweepEvery - sweepEvery/5 + rand.N(sweepEvery*2/5)
+		if err == nil && len(actions) == claimLimit { // there is more; what failed is not due again at once
+			next = 0
+		}
 	}
 }
 
