@@ -155,12 +155,14 @@ func (p *places) clean(t testing.TB, w *world, names ...string) {
 }
 
 // collect is what a person does who wants everything gone that can go, now
-// and when the last deadline and quarantine are over.
+// and when the last deadline and quarantine are over. Two records that claim one name go
+// one after the other: for each its owner's death is proven, its deletion done and its
+// quarantine over.
 func (p *places) collect(t testing.TB, w *world) {
 	t.Helper()
 	st := p.open(t)
 	r := reaperOf(st, w, p.elsewhere)
-	for range 4 {
+	for range 8 {
 		_, err := r.Collect(t.Context(), true)
 		check(t, err)
 		p.later(16 * time.Minute)
