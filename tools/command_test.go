@@ -53,6 +53,35 @@ func TestWaitOver(t *testing.T) {
 	}
 }
 
+// What a command printed is a resource too.
+func TestCommandResource(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	name := r.machine(nil)
+	ran := r.run(name, `echo wörd; printf '\377' >&2`)
+	address := "smol://machine/local/" + name + "/command/" + ran["commandId"].(string)
+	resource := func(uri string) (*mcp.ReadResourceResult, error) {
+		return r.client.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: uri})
+	}
+	if res, err := resource(address + "/stdout"); err != nil || res.Contents[0].Text != "wörd\n" {
+		t.Errorf("stdout: %v %v", res, err)
+	}
+	if res, err := resource(address + "/stderr"); err != nil || string(res.Contents[0].Blob) != "\xff" {
+		t.Errorf("stderr: %v %v", res, err)
+	}
+	for uri, code := range map[string]string{
+		address + "/none": "INVALID",
+		"smol://machine/local/" + name + "/command/abcdefghijkl/stdout": "NOT_FOUND", "smol://machine/local/" + name + "/command/..%2F..%2Fx/stdout": "INVALID",
+	} {
+		if _, err := resource(uri); err == nil || !strings.Contains(err.Error(), code) {
+			t.Errorf("%s: %v, want %s", uri, err, code)
+		}
+	}
+	big := r.run(name, "head -c 9000000 /dev/zero")
+	if _, err := resource("smol://machine/local/" + name + "/command/" + big["commandId"].(string) + "/stdout"); err == nil || !strings.Contains(err.Error(), "read-command") {
+		t.Errorf("one that is too long: %v", err)
+	}
+}
+
 // A command in the background answers at once and outlives the cancel of its call, not
 // its time.
 func TestBackground(t *testing.T) {

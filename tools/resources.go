@@ -35,6 +35,7 @@ func (s *Session) addResources(server *mcp.Server) {
 		URITemplate: logsTemplate, Name: "machine-logs", Title: "Console of a machine", MIMEType: "text/plain",
 		Description: "The newest lines of a machine's console. Subscribe to be told of new ones; the machine-logs tool reads from where you were.",
 	}, s.readLogsResource)
+	s.addCommandResource(server)
 }
 
 // cannot says in words what a fleet is not able to do.
@@ -115,7 +116,7 @@ func (s *Session) parseURI(uri string) (one *site, machine, rest string, err err
 	path, ok := strings.CutPrefix(uri, "smol://machine/")
 	parts := strings.SplitN(path, "/", 3)
 	if !ok || len(parts) < 3 {
-		return nil, "", "", invalid("resource "+fleet.Quote(uri), "it follows neither "+fileTemplate+" nor "+logsTemplate)
+		return nil, "", "", invalid("resource "+fleet.Quote(uri), "it follows none of "+fileTemplate+", "+logsTemplate+", "+commandTemplate)
 	}
 	for i, part := range parts {
 		if parts[i], err = url.PathUnescape(part); err != nil {
