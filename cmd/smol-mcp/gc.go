@@ -174,6 +174,9 @@ func (g *collector) run(ctx context.Context, age time.Duration) error {
 			continue
 		}
 		g.report.Left[string(m.Fate)]++
+		if m.Fate == store.FateDelete && g.fleets[m.Record.Target] == nil && !g.report.DryRun {
+			g.tell("%s %s: not deleted, since %s is not served (SMOL_MCP_TARGETS and SMOL_CLOUD_TOKEN decide)", m.Record.Target, m.Record.Name, m.Record.Target)
+		}
 		if g.report.DryRun {
 			g.report.Actions = append(g.report.Actions, planned(m))
 		}
