@@ -45,7 +45,7 @@ func (c *call) isOn(ctx context.Context, name string) error {
 	}
 	return &fleet.Error{Code: fleet.CodeNotReady, Op: "look at a command in machine " + name, Err: errOff,
 		Why:  "the machine is in state " + string(m.State) + ": commands end with it, and how this one ended is not known",
-		Next: "call start-machine and then read-command: output that was on the machine's disk is still there"}
+		Next: "call start-machine, and look for its effects before you run it again: its output most likely went with /tmp"}
 }
 
 // errOff is in the chain of errors that say that a machine does not run.
