@@ -23,6 +23,8 @@ type tool struct {
 	everywhere  bool // it is about all fleets that are served, unless it names one
 	localOnly   bool // only machines of this computer can do it
 	in, out     *jsonschema.Schema
+	listed      *mcp.Tool                            // what the client sees; see [Catalog]
+	resolved    func() (*jsonschema.Resolved, error) // in, to check arguments with; see [Catalog]
 	call        func(ctx context.Context, c *call, arguments json.RawMessage) (any, error)
 }
 
@@ -86,9 +88,8 @@ func (t tool) definition() *mcp.Tool {
 // handler checks the arguments, runs the tool, and gives its result once as
 // structured content and once, the same bytes, as text.
 func (s *Session) handler(t tool) mcp.ToolHandler {
-	resolve := sync.OnceValues(func() (*jsonschema.Resolved, error) { return t.in.Resolve(nil) })
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		arguments, target, err := s.check(t, resolve, req.Params.Arguments)
+		arguments, target, err := s.check(t, req.Params.Arguments)
 		if err != nil {
 			return errorResult(err), nil
 		}
@@ -164,7 +165,7 @@ func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) err
 // tells the agent what to change when not.
 //
 // The target is taken out first: it is no argument of the tool's own.
-func (s *Session) check(t tool, resolve func() (*jsonschema.Resolved, error), raw json.RawMessage) (_ json.RawMessage, target string, _ error) {
+func (s *Session) check(t tool, raw json.RawMessage) (_ json.RawMessage, target string, _ error) {
 	arguments := map[string]any{}
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &arguments); err != nil {
@@ -179,7 +180,7 @@ func (s *Session) check(t tool, resolve func() (*jsonschema.Resolved, error), ra
 		}
 		delete(arguments, targetWord)
 	}
-	resolved, err := resolve()
+	resolved, err := t.resolved()
 	if err != nil {
 		return nil, "", err
 	}

@@ -42,7 +42,7 @@ func (s *Session) forbid(next mcp.MethodHandler) mcp.MethodHandler {
 		if !ok || p == nil || !s.opts.Permit.ReadOnly && s.opts.Permit.Tools == nil {
 			return next(ctx, method, req)
 		}
-		for _, t := range table(s.opts.Limits) {
+		for _, t := range s.opts.Catalog.tools() {
 			if t.name == p.Name && !s.opts.Permit.allows(t) {
 				return errorResult(&fleet.Error{Code: fleet.CodeUnsupported, Op: "call " + t.name,
 					Why: "this client's token does not permit it", Next: "use the tools that tools/list shows, or ask the operator of the server"}), nil

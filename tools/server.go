@@ -38,9 +38,9 @@ func (s *Session) newServer() *mcp.Server {
 		SetCacheable:       s.cacheable,
 	})
 	equip := sync.OnceFunc(func() {
-		for _, t := range table(s.opts.Limits) {
+		for _, t := range s.opts.Catalog.tools() {
 			if s.opts.Permit.allows(t) {
-				server.AddTool(t.definition(), s.handler(t))
+				server.AddTool(t.listed, s.handler(t))
 			}
 		}
 		s.addResources(server)

@@ -69,7 +69,7 @@ func (s *Session) aimedTools(listed []*mcp.Tool, need targetNeed) []*mcp.Tool {
 		return listed
 	}
 	own := map[string]tool{}
-	for _, t := range table(s.opts.Limits) {
+	for _, t := range s.opts.Catalog.tools() {
 		own[t.name] = t
 	}
 	shown := []*mcp.Tool{}
@@ -113,10 +113,10 @@ func (t tool) aimed(words []string, need targetNeed) *jsonschema.Schema {
 // announceTools has the SDK tell the client that the list of tools has changed: it
 // does so when a tool is added, also in place of itself.
 func (s *Session) announceTools() {
-	for _, t := range table(s.opts.Limits) {
+	for _, t := range s.opts.Catalog.tools() {
 		if s.opts.Permit.allows(t) {
 			s.choice.announce.Store(true)
-			s.server.AddTool(t.definition(), s.handler(t))
+			s.server.AddTool(t.listed, s.handler(t))
 			return
 		}
 	}

@@ -57,6 +57,7 @@ type Options struct {
 	// sessions of the principal use; nil when there is none and it is not to make one.
 	Principal string
 	Permit    Permit
+	Catalog   *Catalog // of Limits; nil: one of its own
 	Lease     func(make bool) *Session
 }
 
@@ -108,6 +109,9 @@ type site struct {
 // New makes the server of one session. kind is "stdio", "http" or "stateless". Nothing is
 // written or started before the first call of a tool.
 func New(opts Options, kind string) *Session {
+	if opts.Catalog == nil {
+		opts.Catalog = NewCatalog(opts.Limits)
+	}
 	s := &Session{
 		opts: opts, records: opts.Store.NewSessionOf(opts.Principal, kind, ""),
 		calls: newWork(), listens: newWork(), cleanup: newWork(), follows: newWork(), asks: newWork(), waits: newWork(),

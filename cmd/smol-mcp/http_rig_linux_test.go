@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -188,9 +189,13 @@ type rawSession struct {
 	server *httpServer
 	token  string
 	id     string
+	count  *atomic.Int64 // of its requests: each has an id of its own
+	modern bool          // it has no session, and is of the revisions that have none
 }
 
-func (s *httpServer) raw(token string) *rawSession { return &rawSession{server: s, token: token} }
+func (s *httpServer) raw(token string) *rawSession {
+	return &rawSession{server: s, token: token, count: new(atomic.Int64)}
+}
 
 // open opens the session.
 func (r *rawSession) open() error {
@@ -204,11 +209,18 @@ func (r *rawSession) open() error {
 
 // call calls a tool and returns the JSON of its result.
 func (r *rawSession) call(ctx context.Context, tool string, arguments map[string]any) (string, error) {
-	params, err := json.Marshal(map[string]any{"name": tool, "arguments": arguments})
+	call := map[string]any{"name": tool, "arguments": arguments}
+	if r.modern {
+		call["_meta"] = map[string]any{"io.modelcontextprotocol/protocolVersion": modernEra, "io.modelcontextprotocol/clientCapabilities": map[string]any{}}
+	}
+	params, err := json.Marshal(call)
 	if err != nil {
 		return "", err
 	}
-	body, _, err := r.post(ctx, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":`+string(params)+`}`)
+	if r.modern {
+		ctx = context.WithValue(ctx, toolKey{}, tool)
+	}
+	body, _, err := r.post(ctx, fmt.Sprintf(`{"jsonrpc":"2.0","id":"call-%d","method":"tools/call","params":%s}`, r.count.Add(1), params))
 	if err == nil && (strings.Contains(body, `"isError":true`) || strings.Contains(body, `"error":{"code"`)) {
 		err = fmt.Errorf("%s: %s", tool, body)
 	}
@@ -227,6 +239,11 @@ func (r *rawSession) do(ctx context.Context, method, body string) (string, http.
 	req.Header.Set("Authorization", "Bearer "+r.token)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
+	if tool, ok := ctx.Value(toolKey{}).(string); ok {
+		req.Header.Set("Mcp-Protocol-Version", modernEra)
+		req.Header.Set("Mcp-Method", "tools/call")
+		req.Header.Set("Mcp-Name", tool)
+	}
 	if r.id != "" {
 		req.Header.Set("Mcp-Session-Id", r.id)
 		req.Header.Set("Mcp-Protocol-Version", handshakeEra)
@@ -242,6 +259,8 @@ func (r *rawSession) do(ctx context.Context, method, body string) (string, http.
 	}
 	return string(text), res.Header, err
 }
+
+type toolKey struct{} // of the tool that a request of a newer revision has to name in its head
 
 type lockedBuffer struct {
 	mu   sync.Mutex

@@ -70,6 +70,7 @@ func wire(c *Config, kind string, log *slog.Logger) *parts {
 			Remover: rp,
 			Account: p.account,
 			Limits:  limits(c),
+			Catalog: tools.NewCatalog(limits(c)),
 			Log:     warnings(log),
 
 			Installation: p.owner,
