@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -225,4 +226,32 @@ func TestHTTPLongCall(t *testing.T) {
 		t.Errorf("while the command goes on: %v", err)
 	}
 	eventually(t, "all is gone in the end", 20*time.Second, func() bool { return len(p.machines()) == 0 })
+}
+
+// The user is asked, and told how far a call is, over HTTP as over standard input, in both eras.
+func TestHTTPQuestions(t *testing.T) {
+	p := newHTTPPlace(t, "SMOL_MCP_TARGETS=both", "SMOL_CLOUD_TOKEN=smk_none", "SMOL_CLOUD_URL=http://127.0.0.1:1")
+	s := p.start()
+	for _, era := range []string{handshakeEra, modernEra} {
+		t.Run(era, func(t *testing.T) {
+			var asked, told atomic.Int32
+			cs := s.connect(era, theToken, func(o *mcp.ClientOptions) {
+				o.Capabilities = &mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{Form: &mcp.FormElicitationCapabilities{}}}
+				o.ElicitationHandler = func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					asked.Add(1)
+					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"target": "local"}}, nil
+				}
+				o.ProgressNotificationHandler = func(context.Context, *mcp.ProgressNotificationClientRequest) { told.Add(1) }
+			})
+			params := &mcp.CallToolParams{Name: "create-machine", Arguments: map[string]any{"image": "alpine:3.20", "network": "open"}}
+			params.SetProgressToken("p")
+			res, err := cs.CallTool(t.Context(), params)
+			if err != nil || res.IsError || !strings.Contains(res.Content[0].(*mcp.TextContent).Text, `"target":"local"`) {
+				t.Fatalf("%v %+v", err, res)
+			}
+			if asked.Load() != 1 || told.Load() == 0 {
+				t.Errorf("asked %d times, told of progress %d times", asked.Load(), told.Load())
+			}
+		})
+	}
 }

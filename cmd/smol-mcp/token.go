@@ -138,7 +138,11 @@ func listTokens(c *call, file string) error {
 	}
 	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	for _, t := range all {
-		fmt.Fprintf(w, "%s\t%s\n", t.Name, strings.Join(strings.Fields(t.Line())[2:], " "))
+		limits := strings.Join(strings.Fields(t.Line())[2:], " ")
+		if limits == "" {
+			limits = "no limits"
+		}
+		fmt.Fprintf(w, "%s\t%s\n", t.Name, limits)
 	}
 	return w.Flush()
 }
