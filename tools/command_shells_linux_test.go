@@ -16,6 +16,7 @@ import (
 func inShells(t *testing.T, test func(t *testing.T, r *rig, name, dir string)) {
 	for _, shell := range []string{"dash", "bash", "busybox sh"} {
 		t.Run(shell, func(t *testing.T) {
+			t.Parallel()
 			if _, err := exec.LookPath(strings.Fields(shell)[0]); err != nil {
 				t.Skipf("no %s here", shell)
 			}
@@ -141,6 +142,7 @@ func mentioned(text string) bool {
 func TestWithoutGroup(t *testing.T) {
 	for _, programs := range []string{"with setsid", "without"} {
 		t.Run(programs, func(t *testing.T) {
+			t.Parallel()
 			host := hostRunner{shell: "dash", dir: t.TempDir(), grouped: true, noSetsid: programs == "without"}
 			r := newRig(t, rigOptions{memory: fleettest.MemoryOptions{Exec: host.exec}})
 			name := r.machine(nil)

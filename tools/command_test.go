@@ -123,8 +123,6 @@ func TestBackground(t *testing.T) {
 
 // A stop ends the whole group, and what it printed stays.
 func TestStopCommand(t *testing.T) {
-	r := newRig(t, rigOptions{})
-	name := r.machine(nil)
 	for _, c := range []struct {
 		what, command, signal string
 		want                  map[string]any
@@ -133,32 +131,42 @@ func TestStopCommand(t *testing.T) {
 		{"handled", "trap 'echo bye; exit 3' TERM; echo begun; while :; do sleep 0.1; done", "TERM", map[string]any{"exitCode": 3.0, "running": false, "stdout": "begun\nbye\n"}},
 		{"INT", "trap 'echo int; exit 4' INT; echo begun; while :; do sleep 0.1; done", "INT", map[string]any{"exitCode": 4.0, "stdout": "begun\nint\n"}},
 		{"deaf to INT", "trap '' INT; echo begun; sleep 1000", "INT", map[string]any{"running": true, "exitCode": nil}},
+		{"deaf to TERM", "trap '' TERM; echo begun; while :; do sleep 0.1; done", "TERM", map[string]any{"exitCode": 137.0, "signal": "KILL", "running": false}},
 		{"KILL", "trap '' TERM; echo begun; sleep 1000", "KILL", map[string]any{"exitCode": 137.0, "signal": "KILL", "running": false}},
 	} {
-		ran := r.call("run-command", map[string]any{"name": name, "command": c.command, "waitSecs": 1})
-		if ran["running"] != true || ran["stdout"] != "begun\n" {
-			t.Fatalf("%s: %v", c.what, ran)
-		}
-		arguments := map[string]any{"name": name, "commandId": ran["commandId"]}
-		if c.signal != "" {
-			arguments["signal"] = c.signal
-		}
-		got := r.call("stop-command", arguments)
-		for k, want := range c.want {
-			if got[k] != want {
-				t.Errorf("%s: %s is %v, want %v (%v)", c.what, k, got[k], want, got)
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, rigOptions{})
+			name := r.machine(nil)
+			ran := r.call("run-command", map[string]any{"name": name, "command": c.command, "waitSecs": 1})
+			if ran["running"] != true || ran["stdout"] != "begun\n" {
+				t.Fatalf("ran: %v", ran)
 			}
-		}
-		if again := r.call("stop-command", map[string]any{"name": name, "commandId": ran["commandId"], "signal": "KILL"}); again["running"] != false {
-			t.Errorf("%s, again: %v", c.what, again)
-		}
+			arguments := map[string]any{"name": name, "commandId": ran["commandId"]}
+			if c.signal != "" {
+				arguments["signal"] = c.signal
+			}
+			got := r.call("stop-command", arguments)
+			for k, want := range c.want {
+				if got[k] != want {
+					t.Errorf("%s is %v, want %v (%v)", k, got[k], want, got)
+				}
+			}
+			if again := r.call("stop-command", map[string]any{"name": name, "commandId": ran["commandId"], "signal": "KILL"}); again["running"] != false {
+				t.Errorf("again: %v", again)
+			}
+		})
 	}
-	if text := r.refused("stop-command", map[string]any{"name": name, "commandId": "abcdefghijkl"}); !strings.HasPrefix(text, "NOT_FOUND") {
-		t.Errorf("an unknown id: %q", text)
-	}
-	for _, id := range []string{"", "../../x", "ABCDEFGHIJKL", strings.Repeat("a", 500)} {
-		if text := r.refused("read-command", map[string]any{"name": name, "commandId": id}); !strings.HasPrefix(text, "INVALID") {
-			t.Errorf("id %q: %.100q", id, text)
+	r := newRig(t, rigOptions{})
+	name := r.machine(nil)
+	for _, tool := range []string{"read-command", "stop-command"} {
+		if text := r.refused(tool, map[string]any{"name": name, "commandId": "abcdefghijkl"}); !strings.HasPrefix(text, "NOT_FOUND") {
+			t.Errorf("an unknown id: %q", text)
+		}
+		for _, id := range []string{"", "../../x", "ABCDEFGHIJKL", strings.Repeat("a", 500)} {
+			if text := r.refused(tool, map[string]any{"name": name, "commandId": id}); !strings.HasPrefix(text, "INVALID") {
+				t.Errorf("id %q: %.100q", id, text)
+			}
 		}
 	}
 }

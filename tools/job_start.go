@@ -90,7 +90,7 @@ func (c *call) attend(ctx context.Context, name, id string, j job, answered <-ch
 		}
 		r, err := c.release(ctx, name, id, j.timeout-time.Since(begin))
 		if err == nil && r.word(0) == "running" {
-			return r, errUnderway
+			return released(ctx, r, answered)
 		}
 		// It is over, and its answer on the way; or it has not begun; or it cannot be reached.
 		pause.Reset(next)
@@ -98,6 +98,23 @@ func (c *call) attend(ctx context.Context, name, id string, j job, answered <-ch
 			return r, errUnderway
 		}
 	}
+}
+
+// released waits for the end of the request of a job that was released from it, which
+// comes at once: what it says of the machine's start is not known otherwise.
+func released(ctx context.Context, r reply, answered <-chan answer) (reply, error) {
+	timer := time.NewTimer(shortestWait)
+	defer timer.Stop()
+	select {
+	case a := <-answered:
+		if a.err == nil && a.word(0) == "exit" { // it ended in the same moment
+			return a.reply, nil
+		}
+		r.started = r.started || a.started
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return r, errUnderway
 }
 
 // release ends the request of a job, which goes on until its time is over, also when

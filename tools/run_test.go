@@ -111,6 +111,11 @@ func TestStartedMachine(t *testing.T) {
 			}
 		}
 	}
+	// Also by a command that is released from its request.
+	r.call("stop-machine", map[string]any{"name": name})
+	if ran := r.run(name, "sleep 1.3; echo late"); ran["startedMachine"] != true || ran["stdout"] != "late\n" {
+		t.Errorf("a longer command: %v", ran)
+	}
 	// A session that has not met the machine yet is told as well.
 	r.call("stop-machine", map[string]any{"name": name})
 	_, r.client = r.connect(rigOptions{})
@@ -277,8 +282,8 @@ func TestManyCommandsAtOnce(t *testing.T) {
 	for range 70 {
 		r.run(name, "true")
 	}
-	files := r.run(name, "ls -a /tmp | grep -c 'smol-mcp.*out$'")["stdout"].(string)
-	if n, err := strconv.Atoi(strings.TrimSpace(files)); err != nil || n > 20 {
+	files := r.run(name, "ls /tmp/.smol-mcp | grep -c 'stdout$'")["stdout"].(string)
+	if n, err := strconv.Atoi(strings.TrimSpace(files)); err != nil || n < 30 || n > 60 {
 		t.Errorf("%s output files after 90 commands", files)
 	}
 }

@@ -68,6 +68,7 @@ func (h hostRunner) exec(ctx context.Context, _ string, cmd fleet.Command) (flee
 func TestScriptsInShells(t *testing.T) {
 	for _, shell := range []string{"dash", "bash", "busybox sh"} {
 		t.Run(shell, func(t *testing.T) {
+			t.Parallel()
 			if _, err := exec.LookPath(strings.Fields(shell)[0]); err != nil {
 				t.Skipf("no %s here", shell)
 			}
@@ -120,6 +121,7 @@ func stopped(t *testing.T, r *rig, name, dir string) {
 		return info.Size()
 	}
 	eventually(t, "it runs", func() bool { return size() > 0 })
+	begin := time.Now()
 	cancel()
 	<-done
 	eventually(t, "nothing of it runs", func() bool {
@@ -127,4 +129,7 @@ func stopped(t *testing.T, r *rig, name, dir string) {
 		time.Sleep(300 * time.Millisecond) // six beats
 		return size() == before
 	})
+	if took := time.Since(begin); took > 4*time.Second {
+		t.Errorf("it ran for %v after the cancel", took)
+	}
 }

@@ -92,7 +92,7 @@ func settings(c *Config) []setting {
 		{"ephemeralAutoStopSecs", "SMOL_MCP_EPHEMERAL_AUTO_STOP_SECS", &c.EphemeralIdleSecs, whole{900, 1, 30 * day}, "an ephemeral machine in the cloud stops when idle for this long"},
 		{"crashGraceSecs", "SMOL_MCP_CRASH_GRACE_SECS", &c.CrashGraceSecs, whole{600, 0, 30 * day}, "machines of a crashed session wait this long for somebody to use them again"},
 		{"execTimeoutSecs", "SMOL_MCP_EXEC_TIMEOUT_SECS", &c.ExecTimeoutSecs, whole{120, 1, day}, "a command is killed after this, where the call says nothing"},
-		{"maxExecTimeoutSecs", "SMOL_MCP_MAX_EXEC_TIMEOUT_SECS", &c.MaxExecSecs, whole{900, 1, day}, "longest timeout that a call may ask for"},
+		{"maxExecTimeoutSecs", "SMOL_MCP_MAX_EXEC_TIMEOUT_SECS", &c.MaxExecSecs, whole{900, 1, day}, "longest timeout that a call may ask for; in the background it is 24 h"},
 		{"waitSecs", "SMOL_MCP_WAIT_SECS", &c.WaitSecs, whole{45, 0, 300}, "run-command answers with what there is after this, and the command goes on"},
 		{"maxOutputBytes", "SMOL_MCP_MAX_OUTPUT_BYTES", &c.MaxOutputBytes, whole{65536, 256, 4 << 20}, "output per stream, file page and log page in one answer"},
 		{"readyTimeoutSecs", "SMOL_MCP_READY_TIMEOUT_SECS", &c.ReadyTimeoutSecs, whole{120, 1, 3600}, "wait for a started machine to answer"},

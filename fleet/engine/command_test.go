@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,5 +126,32 @@ func (c *client) rebooted(name string) {
 	must(c.t, err)
 	if text := res.Content[0].(*mcp.TextContent).Text; !res.IsError || !strings.HasPrefix(text, "NOT_FOUND") || !strings.Contains(text, "how it ended is not known") {
 		c.t.Errorf("after a boot: %s", text)
+	}
+}
+
+// TestCommandFigures measures what keeping its output in files and outliving its request
+// costs a short command, with SMOL_TEST_FIGURES=1.
+func TestCommandFigures(t *testing.T) {
+	if os.Getenv("SMOL_TEST_FIGURES") == "" {
+		t.Skip("measures; set SMOL_TEST_FIGURES=1")
+	}
+	p := spawn(t, nil)
+	c := p.server(t, filepath.Dir(p.socket()))
+	f := p.client(t)
+	for _, image := range []string{"builtin:busybox"} {
+		name := c.call("create-machine", map[string]any{"image": image})["machine"].(map[string]any)["name"].(string)
+		var direct, wrapped []time.Duration
+		for range 100 { // in turns, so that what else the computer does falls on both
+			begun := time.Now()
+			argv(t, f, name, "/bin/sh", "-c", "true")
+			direct = append(direct, time.Since(begun))
+			begun = time.Now()
+			c.call("run-command", map[string]any{"name": name, "command": "true"})
+			wrapped = append(wrapped, time.Since(begun))
+		}
+		slices.Sort(direct)
+		slices.Sort(wrapped)
+		t.Logf("%s: exec sh -c true %v, run-command true %v (medians); %v and %v (least)", image,
+			direct[50].Round(100*time.Microsecond), wrapped[50].Round(100*time.Microsecond), direct[0].Round(100*time.Microsecond), wrapped[0].Round(100*time.Microsecond))
 	}
 }

@@ -8,9 +8,8 @@ echo "smol1 list"
 for smol_d in "${TMPDIR:-/tmp}" /var/tmp /run /dev/shm "$HOME"; do
   for smol_x in "$smol_d"/.smol-mcp/*.job; do
     if [ ! -e "$smol_x" ] || [ $smol_count -ge 1000 ]; then continue; fi
-    smol_f=${smol_x%.job} smol_shown= smol_state=exit
+    smol_f=${smol_x%.job} smol_state=exit
     smol_read
-    { read -r _; read -r _; read -r smol_shown; } <"$smol_x"
     if [ "$smol_code" = - ]; then
       smol_state=running smol_end=${smol_now:--}
       if [ "$smol_its_boot" != "$smol_boot" ]; then

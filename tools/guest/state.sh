@@ -12,10 +12,11 @@ smol_find() {
 }
 # Reads the job's file. smol_code is gone without one, and - while the command has no end.
 smol_read() {
-  smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0'
+  smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0' smol_shown=
   {
     read -r smol_code smol_end smol_flag smol_ok _
     read -r smol_pid smol_group smol_its_boot smol_begin smol_info
+    read -r smol_shown
   } 2>/dev/null <"$smol_f.job"
   # What was read while it was written is whole the next time.
   if [ "$smol_code" != gone ] && [ "$smol_ok" != ok ]; then smol_code=- smol_end=- smol_flag=-; fi
