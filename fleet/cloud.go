@@ -132,7 +132,7 @@ func cloudDialer(base string) func(context.Context, string, string) (net.Conn, e
 func CheckCloudURL(address string) error {
 	u, err := url.Parse(address)
 	switch {
-	case err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
 		return errors.New("it is no address of a service, as https://host or https://host:port/path")
 	case u.Scheme == "https":
 		return nil

@@ -72,7 +72,7 @@ func (c *Cloud) askIdentity(ctx context.Context, op, token string) (CloudIdentit
 	if noRoute(err) {
 		id, err = c.identityAt(ctx, op, token, "/v1/account")
 	}
-	return id, err
+	return id, notTheService(err)
 }
 
 func (c *Cloud) identityAt(ctx context.Context, op, token, path string) (CloudIdentity, error) {

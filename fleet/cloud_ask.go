@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -138,6 +139,8 @@ func advise(err error) error {
 	}
 	next := ""
 	switch {
+	case e.status == http.StatusForbidden && strings.HasPrefix(e.Why, pageSaid):
+		next = "something between refuses it, as a proxy or a filter of contents: the key may be good; put what was sent another way"
 	case e.status == http.StatusForbidden:
 		next = "use a key with the scope that it names, or with the scope admin"
 	case e.Code == CodeQuota && e.status == http.StatusPaymentRequired:
@@ -148,6 +151,8 @@ func advise(err error) error {
 		next = fmt.Sprintf("wait %v and try again", e.after)
 	case e.status >= 300 && e.status < 400:
 		next = "set SMOL_CLOUD_URL to the address of the API itself"
+	case e.Code == CodeInternal:
+		next = "see how things stand before you try again; if it goes on, tell the service's support, with the x-request-id where there is one"
 	default:
 		return err
 	}
@@ -170,6 +175,30 @@ func statusOf(err error) int {
 func gone(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.status == http.StatusNotFound && e.Code == CodeNotFound && !fileGone.in(e.Why)
+}
+
+// noMachine is the refusal of a machine's own route. That the service has, so that a
+// 404 without a word is about the machine.
+func noMachine(err error) error {
+	if statusOf(err) != http.StatusNotFound || CodeOf(err) != CodeUnsupported {
+		return err
+	}
+	var e *Error
+	errors.As(err, &e)
+	told := *e
+	told.Code = CodeNotFound
+	return &told
+}
+
+// notTheService is the refusal of a route that the service always has: a 404 comes from
+// something else at its address, and says nothing of machines.
+func notTheService(err error) error {
+	var e *Error
+	if !errors.As(err, &e) || e.status != http.StatusNotFound {
+		return err
+	}
+	return &Error{Code: CodeUnreachable, Op: e.Op, Why: Bound("something else than the service answers: "+e.Why, MaxWhy),
+		Next: "try again later; if it goes on, set SMOL_CLOUD_URL to the address of the API", Err: err}
 }
 
 // noRoute reports whether err says that the service has no such route.

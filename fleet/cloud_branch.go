@@ -48,7 +48,7 @@ func (c *Cloud) branchOf(ctx context.Context, op, id, name string) (m cloudMachi
 			continue
 		}
 		r := request{op: op, method: http.MethodPost, path: cloudPath(id, route), wait: cloudBranchWait, effect: true, json: map[string]string{"name": name}}
-		m, err = c.sendNamed(ctx, landing{r: r, name: name, ours: c.isChild})
+		m, err = c.sendNamed(ctx, landing{r: r, name: name, ours: c.isChildOf(ctx, op, id)})
 		missing := noRoute(err)
 		if !missing && gone(err) { // an unknown route and an unknown machine may look alike
 			if _, lookErr := c.look(ctx, op, id); lookErr != nil {
@@ -68,14 +68,19 @@ func (c *Cloud) branchOf(ctx context.Context, op, id, name string) (m cloudMachi
 	return m, &Error{Code: CodeUnsupported, Op: op, Why: "the service has no route to branch machines", Err: err}
 }
 
-// isChild reports whether a machine is a branch that we asked for: it inherits the
-// mark of its source, which is the most that it can show.
-func (c *Cloud) isChild(m cloudMachine) (ours, told bool) {
-	if m.env == nil {
-		return false, false
+// isChildOf reports whether a machine is a branch of the one of that id: it inherits the
+// marks of its source, whoever made that, which is the most that it can show.
+func (c *Cloud) isChildOf(ctx context.Context, op, id string) func(cloudMachine) (ours, told bool) {
+	return func(m cloudMachine) (ours, told bool) {
+		if m.env[ownerMark] == "" {
+			return false, false
+		}
+		source, err := c.look(ctx, op, id)
+		if err != nil {
+			return false, false
+		}
+		return m.env[ownerMark] == source.env[ownerMark] && m.env[createMark] == source.env[createMark], true
 	}
-	owner, marked := m.env[ownerMark]
-	return owner == c.opts.Owner, marked
 }
 
 // freeze suspends the source of a branch.

@@ -73,18 +73,21 @@ func (c *Cloud) execOn(ctx context.Context, r request, id string, cmd Command) (
 	return res, err
 }
 
+// execAnswer is what the service says of a command that has ended.
+type execAnswer struct {
+	ExitCode *int   `json:"exitCode"`
+	Stdout   string `json:"stdout"`
+	Stderr   string `json:"stderr"`
+	ExactOut []byte `json:"stdoutB64"`
+	ExactErr []byte `json:"stderrB64"`
+	CutOut   bool   `json:"stdoutTruncated"`
+	CutErr   bool   `json:"stderrTruncated"`
+}
+
 // cloudResult reads an answer. The exact streams are whole; the text, which an older
 // service gives instead, may be cut off, and says so.
 func cloudResult(data []byte) (Result, error) {
-	var said struct {
-		ExitCode *int   `json:"exitCode"`
-		Stdout   string `json:"stdout"`
-		Stderr   string `json:"stderr"`
-		ExactOut []byte `json:"stdoutB64"`
-		ExactErr []byte `json:"stderrB64"`
-		CutOut   bool   `json:"stdoutTruncated"`
-		CutErr   bool   `json:"stderrTruncated"`
-	}
+	var said execAnswer
 	if err := json.Unmarshal(data, &said); err != nil {
 		return Result{}, fmt.Errorf("the answer is not the JSON we know: %w", err)
 	}

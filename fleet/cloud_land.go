@@ -93,6 +93,9 @@ func (c *Cloud) landed(ctx context.Context, l landing, cause error) (m cloudMach
 		return m, false, nil
 	}
 	m = rows[i]
+	if m.id == "" {
+		return m, false, l.r.fail(CodeInternal, true, fmt.Errorf("its answer was lost (%v), and the service lists its machine without an id", cause))
+	}
 	ours, told := l.ours(m)
 	if !told { // a list may say less than a record
 		if full, err := c.look(ctx, l.r.op, m.id); err == nil {

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,14 +139,22 @@ func (c *Cloud) Delete(ctx context.Context, name string) (gone Deletion, err err
 func (c *Cloud) remove(ctx context.Context, op, id string) (Deletion, error) {
 	r := request{op: op, method: http.MethodDelete, path: cloudPath(id, "") + "?includeUsage=true", wait: cloudStopWait, effect: true, twice: true}
 	var bill []byte
-	err := c.try(ctx, r, func(a *answer) (again bool, err error) {
+	accepted := false
+	err := noMachine(c.try(ctx, r, func(a *answer) (again bool, err error) {
+		accepted = true
 		bill, err = a.read()
 		return true, err
-	})
-	if err != nil && !(MaybeDone(err) && ctx.Err() == nil) {
+	}))
+	switch {
+	case gone(err):
+		return Deletion{}, cmp.Or(c.unlisted(ctx, r, id), err)
+	case err != nil && !(MaybeDone(err) && ctx.Err() == nil):
 		return Deletion{}, err
 	}
-	if err := c.awaitGone(ctx, r, id, err); err != nil {
+	if err = c.awaitGone(ctx, r, id, err); err == nil && !accepted {
+		err = c.unlisted(ctx, r, id)
+	}
+	if err != nil {
 		return Deletion{}, err
 	}
 	c.names.drop(id)

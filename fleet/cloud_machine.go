@@ -54,7 +54,8 @@ const (
 // keep the service from fetching an image.
 const deniedRange = "192.0.2.0/24"
 
-// UnmarshalJSON reads what it can. It fails only when there is no id.
+// UnmarshalJSON reads what it can. It fails when there is no id, and has read the rest
+// all the same.
 func (m *cloudMachine) UnmarshalJSON(data []byte) error {
 	var part map[string]json.RawMessage
 	if err := json.Unmarshal(data, &part); err != nil {
@@ -114,8 +115,8 @@ func flagIn(raw json.RawMessage) (b *bool) {
 	return b
 }
 
-// readRows reads a list of machines, bare or wrapped. What cannot be read as a
-// machine is left out and counted.
+// readRows reads a list of machines, bare or wrapped. What has neither id nor name is
+// left out and counted. What has only a name is there, though nothing can be asked of it.
 func readRows(data []byte) (rows []cloudMachine, skipped int, err error) {
 	var raw []json.RawMessage
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("[")) {
@@ -134,7 +135,7 @@ func readRows(data []byte) (rows []cloudMachine, skipped int, err error) {
 	}
 	for _, r := range raw {
 		var m cloudMachine
-		if m.UnmarshalJSON(r) != nil {
+		if m.UnmarshalJSON(r) != nil && m.name == "" {
 			skipped++
 		} else if !m.deleted() {
 			rows = append(rows, m)

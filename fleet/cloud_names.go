@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -120,6 +121,8 @@ func (c *Cloud) lookUp(ctx context.Context, op, name string) (cloudMachine, erro
 		}
 	}
 	switch {
+	case slices.ContainsFunc(byName, func(m cloudMachine) bool { return m.id == "" }):
+		return cloudMachine{}, Errorf(CodeInternal, op, "the service lists a machine of this name without its id, so nothing can be asked of it")
 	case len(byName) > 1:
 		e := Errorf(CodeConflict, op, "%d machines have this name: %s", len(byName), idsOf(byName))
 		e.Next = "use the id of the one that is meant in place of the name"
@@ -165,12 +168,27 @@ func (c *Cloud) with(ctx context.Context, op, name string, do func(id string) er
 	return do(m.id)
 }
 
+// unlisted fails unless the list of all machines bears out that there is none of this
+// id. A 404 alone may come from something that stands where the service should, and a
+// machine that is wrongly taken for gone costs money for as long as nobody
+// knows of it.
+func (c *Cloud) unlisted(ctx context.Context, r request, id string) error {
+	m, err := c.lookUp(ctx, r.op, id)
+	switch {
+	case err == nil:
+		return r.fail(CodeInternal, true, fmt.Errorf("the service does not find the machine, and lists it as %s", Quote(m.word)))
+	case CodeOf(err) != CodeNotFound:
+		return unsure(err)
+	}
+	return nil
+}
+
 // look asks for one machine by its id.
 func (c *Cloud) look(ctx context.Context, op, id string) (cloudMachine, error) {
 	r := request{op: op, method: http.MethodGet, path: cloudPath(id, ""), wait: cloudReadWait}
 	var m cloudMachine
 	if err := c.ask(ctx, r, &m); err != nil {
-		return m, err
+		return m, noMachine(err)
 	}
 	if m.id != id {
 		return m, r.fail(CodeInternal, false, fmt.Errorf("the answer is about machine %s", Quote(m.id)))
@@ -263,7 +281,7 @@ func (c *Cloud) fetchList(ctx context.Context) ([]cloudMachine, error) {
 	r := request{op: "list machines", method: http.MethodGet, path: cloudMachines, wait: cloudReadWait, limit: 64 << 20}
 	var raw json.RawMessage
 	if err := c.ask(ctx, r, &raw); err != nil {
-		return nil, err
+		return nil, notTheService(err)
 	}
 	rows, skipped, err := readRows(raw)
 	if err != nil {
@@ -277,7 +295,7 @@ func (c *Cloud) fetchList(ctx context.Context) ([]cloudMachine, error) {
 		seen[m.label()]++
 	}
 	for _, m := range rows {
-		if seen[m.label()] == 1 {
+		if seen[m.label()] == 1 && m.id != "" {
 			c.names.meet(m.label(), m.id)
 		}
 	}

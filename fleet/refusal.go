@@ -31,8 +31,10 @@ func (r request) refusal(res *http.Response, body []byte, took time.Duration, de
 		text = "too large: " + text
 	}
 	e.Why = Bound(text, MaxWhy-len(mark)-1) + mark + ")"
-	if port := portOf(text); code == CodePortInUse && port != "" {
-		e.Next = "free port " + port + " of this computer, or publish another"
+	if code == CodePortInUse {
+		if port := portOf(e.Why); port != "" {
+			e.Next = "free port " + port + " of this computer, or publish another"
+		}
 	}
 	return e
 }
@@ -55,7 +57,10 @@ func (r request) judge(status int, word, text string, took time.Duration, denied
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return denied, false
 	case http.StatusNotFound:
-		if text == nothingSaid && word == "" { // no handler answered, so nothing was looked up
+		switch {
+		case text == pageSaid: // it comes from something between, which knows of no machine
+			return CodeUnreachable, true
+		case text == nothingSaid && word == "": // no handler answered, so nothing was looked up
 			return CodeUnsupported, false
 		}
 		return CodeNotFound, false
@@ -120,8 +125,12 @@ func (r request) nearDeadline(took time.Duration) bool {
 	return took >= 2*time.Second
 }
 
-// nothingSaid is the text of a refusal with an empty body.
-const nothingSaid = "refused without a word"
+// The texts of refusals whose body has no words of the server: an empty one, and the
+// page of a proxy or of another server.
+const (
+	nothingSaid = "refused without a word"
+	pageSaid    = "something answered with a web page"
+)
 
 // serverWords returns the server's own text and code word.
 func serverWords(res *http.Response, body []byte) (text, word string) {
@@ -130,7 +139,7 @@ func serverWords(res *http.Response, body []byte) (text, word string) {
 	case trimmed == "":
 		return nothingSaid, ""
 	case strings.HasPrefix(trimmed, "<") || strings.HasPrefix(res.Header.Get("Content-Type"), "text/html"):
-		return "something answered with a web page", ""
+		return pageSaid, ""
 	}
 	var said struct {
 		Error   any    `json:"error"`
