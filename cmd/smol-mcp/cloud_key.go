@@ -34,15 +34,19 @@ func (c *Config) cloudLogin(env lookup) cloudLogin {
 		return cloudLogin{"the file " + c.CloudTokenFile + " (SMOL_CLOUD_TOKEN_FILE)", address, file.key}
 	}
 	path := configHome(env, "smolvm", "config.toml")
-	file := &keyFile{path: path, optional: true, read: func(text string) (string, error) { return cliSettings(text)["api_key"], nil }}
-	login := cloudLogin{"SMOL_CLOUD_TOKEN, SMOL_CLOUD_TOKEN_FILE or the login in " + path, address, file.key}
 	// A key goes to where it was given out, unless the settings say otherwise.
-	if text, _, err := readSecret(path); err == nil && address == fleet.DefaultCloudURL {
-		if there := cliSettings(string(text))["endpoint"]; there != "" {
-			login.url = there
-		}
+	bound := address == fleet.DefaultCloudURL
+	if text, _, err := readSecret(path); err == nil && bound {
+		address = cmp.Or(cliSettings(string(text))["endpoint"], address)
 	}
-	return login
+	file := &keyFile{path: path, optional: true, read: func(text string) (string, error) {
+		login := cliSettings(text)
+		if there := cmp.Or(login["endpoint"], fleet.DefaultCloudURL); bound && there != address {
+			return "", fmt.Errorf("the login is now one at %s, and this process works with %s: start it again", fleet.Quote(there), fleet.Quote(address))
+		}
+		return login["api_key"], nil
+	}}
+	return cloudLogin{"SMOL_CLOUD_TOKEN, SMOL_CLOUD_TOKEN_FILE or the login in " + path, address, file.key}
 }
 
 // keyFile is a file with a key in it, read again when it changes.
@@ -72,6 +76,7 @@ func (f *keyFile) key(context.Context) (string, error) {
 		f.last, err = f.read(string(text))
 	}
 	if err != nil {
+		f.known = nil
 		var p *fs.PathError
 		if errors.As(err, &p) {
 			err = p.Err

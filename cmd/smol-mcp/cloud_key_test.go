@@ -63,6 +63,47 @@ func TestCloudLogin(t *testing.T) {
 	}
 }
 
+// A login at another address is not used by a process that works with the first: its key
+// would go to whom it was not given out by.
+func TestLoginMoves(t *testing.T) {
+	home := t.TempDir()
+	write := func(key, endpoint string) {
+		secretFile(t, home, "smolvm/config.toml", "[cloud]\napi_key = \""+key+"\"\nendpoint = \""+endpoint+"\"\n")
+	}
+	write("smk_one", "https://one.example")
+	_, login, err := loginOf(t, home)
+	_, set, setErr := loginOf(t, home, "SMOL_CLOUD_URL=https://mine.example")
+	if err != nil || setErr != nil {
+		t.Fatal(err, setErr)
+	}
+	for _, step := range []struct{ key, endpoint, want string }{
+		{"smk_two", "https://one.example", "smk_two"},
+		{"smk_far", "https://two.example", ""},
+		{"smk_far", "", ""},
+		{"smk_one", "https://one.example", "smk_one"},
+	} {
+		write(step.key, step.endpoint)
+		key, err := login.key(t.Context())
+		if key != step.want || (err == nil) != (step.want != "") {
+			t.Errorf("%s at %q: key %q, %v", step.key, step.endpoint, key, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "https://one.example") || strings.Contains(err.Error(), step.key)) {
+			t.Errorf("%v", err)
+		}
+		if key, err := set.key(t.Context()); key != step.key || err != nil {
+			t.Errorf("to an address of the settings: %q, %v", key, err)
+		}
+	}
+}
+
+// A key is read of a file only: of a pipe it could be read once, or never.
+func TestKeyOfNoFile(t *testing.T) {
+	f := &keyFile{path: t.TempDir(), read: wholeFile}
+	if key, err := f.key(t.Context()); key != "" || err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("key %q, %v", key, err)
+	}
+}
+
 // A key that changes in its file is seen at the next use, and what cannot be a key is
 // not repeated.
 func TestKeyFileChanges(t *testing.T) {

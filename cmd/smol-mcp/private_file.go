@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,8 +18,12 @@ func checkPrivate(info fs.FileInfo) error {
 	return fmt.Errorf("it holds a secret and others may read or change it (mode %04o): chmod 600 it", info.Mode().Perm())
 }
 
-// readSecret reads a small private file.
+// readSecret reads a small private file. What is no file, as a pipe, could keep us
+// waiting and is gone when it was read once.
 func readSecret(path string) ([]byte, fs.FileInfo, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, nil, errors.New("it is no regular file")
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, nil, err
