@@ -123,12 +123,23 @@ func (c *Cloud) nextTry(ctx context.Context, r request, err error, n int) (wait 
 		return 0, n == 1 && c.newerKey(ctx)
 	}
 	safe := !r.effect || r.twice || !e.MaybeDone && e.Code == CodeUnreachable
-	weather := e.Code == CodeUnreachable || e.status >= http.StatusInternalServerError && e.status != http.StatusNotImplemented
-	if !safe || !weather || n >= cloudTries || e.after > longestHold {
+	if !safe || !weather(e) || n >= cloudTries || e.after > longestHold {
 		return 0, false
 	}
 	wait = min(firstBackoff<<(n-1), longestBackoff)
 	return max(e.after, wait/2+rand.N(wait)), true
+}
+
+// weather reports whether a failure is of the service or the network, and not of what
+// was asked.
+func weather(e *Error) bool {
+	return e.Code == CodeUnreachable || e.status >= http.StatusInternalServerError && e.status != http.StatusNotImplemented
+}
+
+// passing reports whether a later look may succeed where one failed with err.
+func passing(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (weather(e) || e.status == http.StatusTooManyRequests)
 }
 
 // advise adds what to do to refusals that the service explains.

@@ -148,3 +148,35 @@ func TestCloudLostBranchOfOthers(t *testing.T) {
 		t.Errorf("%d machines", n)
 	}
 }
+
+// A service that fails for a while takes nothing from a machine that boots or stops
+// meanwhile; one that does not come back is not waited for long.
+func TestCloudWeather(t *testing.T) {
+	server := fleettest.StartCloud(t, fleettest.CloudOptions{})
+	k := newClock()
+	c := cloud(t, server, by(k))
+	made(t, c, "vm")
+	down := fleettest.CloudFault{Method: "GET", Path: "/machines/", Status: 502, Body: "<html>bad gateway</html>", Times: 8}
+	server.Fault(down)
+	if m, err := c.Start(t.Context(), "vm", fleet.StartOptions{}); err != nil || m.State != fleet.Running {
+		t.Errorf("%+v, %v", m, err)
+	}
+	server.Fault(down)
+	if m, err := c.Stop(t.Context(), "vm", fleet.StopOptions{}); err != nil || m.State != fleet.Stopped {
+		t.Errorf("%+v, %v", m, err)
+	}
+	made(t, c, "late")
+	server.Fault(fleettest.CloudFault{Method: "GET", Path: "/machines/", Status: 502, Times: -1})
+	begun := k.now()
+	_, err := c.Start(t.Context(), "late", fleet.StartOptions{})
+	if took := k.now().Sub(begun); fleet.CodeOf(err) != fleet.CodeUnreachable || took < 30*time.Second || took > time.Minute {
+		t.Errorf("after %v: %v", took, err)
+	}
+	server.ClearFaults()
+	server.Fault(fleettest.CloudFault{Method: "GET", Path: "/machines/", Status: 401, Times: -1})
+	begun = k.now()
+	_, err = c.Start(t.Context(), "late", fleet.StartOptions{})
+	if took := k.now().Sub(begun); fleet.CodeOf(err) != fleet.CodeCloudUnauthorized || took > time.Second {
+		t.Errorf("after %v: %v", took, err)
+	}
+}

@@ -110,7 +110,7 @@ func (c *Cloud) tell(ctx context.Context, r request) error {
 func (c *Cloud) awaitDown(ctx context.Context, r request, id string) (cloudMachine, error) {
 	end := c.opts.Now().Add(cloudStopWait)
 	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
-		m, err := c.look(ctx, r.op, id)
+		m, err := c.lookOn(ctx, r.op, id)
 		if err != nil {
 			return m, r.fail(CodeOf(err), true, fmt.Errorf("it was accepted, but what became of it was not seen: %w", err))
 		}

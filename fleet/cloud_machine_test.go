@@ -80,7 +80,7 @@ func TestCloudURLs(t *testing.T) {
 	for address, ok := range map[string]bool{
 		"https://api.smolmachines.com": true, "https://host:8443/base": true, "http://127.0.0.1:1": true, "http://localhost": true, "http://[::1]:9": true,
 		"http://api.smolmachines.com": false, "http://127.0.0.1.example.com": false, "http://localhost.example.com": false, "http://10.0.0.1": false,
-		"": false, "api.smolmachines.com": false, "ftp://x": false, "https://u:p@x": false, "https://x?y": false, "https://x#y": false, "unix:///x": false,
+		"": false, "api.smolmachines.com": false, "ftp://x": false, "https://u:p@x": false, "https://x?y": false, "https://x?": false, "https://x#y": false, "unix:///x": false,
 	} {
 		if err := CheckCloudURL(address); (err == nil) != ok {
 			t.Errorf("%q: %v", address, err)

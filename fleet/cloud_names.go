@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // The API's routes take ids; only a list of all machines tells which id a name has.
@@ -200,6 +201,23 @@ func (c *Cloud) look(ctx context.Context, op, id string) (cloudMachine, error) {
 	}
 	c.names.meet(m.label(), id)
 	return m, nil
+}
+
+// weatherWait is how long a machine is looked for while the service does not answer, when
+// what becomes of it is waited for.
+const weatherWait = 30 * time.Second
+
+// lookOn is look by somebody who waits for a machine: that the service fails for a
+// while, as it does when it is restarted, says nothing of the machine.
+func (c *Cloud) lookOn(ctx context.Context, op, id string) (cloudMachine, error) {
+	end := c.opts.Now().Add(weatherWait)
+	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
+		m, err := c.look(ctx, op, id)
+		if err == nil || !passing(err) || !c.opts.Now().Before(end) {
+			return m, err
+		}
+		_ = c.opts.Pause(ctx, wait) // the next look says how ctx ended
+	}
 }
 
 // lists lets callers who want the list at the same time share requests. One joins

@@ -111,7 +111,7 @@ func (c *Cloud) awaitUp(ctx context.Context, r request, m cloudMachine, again fu
 	var up time.Time // since when it runs
 	for wait := pollFirst; ; wait = min(2*wait, pollLast) {
 		var err error
-		if m, err = c.look(ctx, r.op, id); err != nil {
+		if m, err = c.lookOn(ctx, r.op, id); err != nil {
 			return m, err
 		}
 		now := c.opts.Now()
