@@ -113,7 +113,7 @@ func (s *Session) handler(t tool) mcp.ToolHandler {
 		}
 		out, err := t.call(ctx, c, arguments)
 		if err != nil {
-			return errorResult(c.outlived(err)), nil
+			return errorResult(c.elsewhere(ctx, c.outlived(err))), nil
 		}
 		raw, err := jsonText(out)
 		if err != nil {

@@ -196,7 +196,12 @@ func TestSwitchedTenant(t *testing.T) {
 	c.tenant.Store(tenant{account: "t2"})
 	c.cloud.Fault(fleettest.Fault{Method: "Get", Err: &fleet.Error{Code: fleet.CodeNotFound, Op: "get machine"}})
 	c.cloud.Fault(fleettest.Fault{Method: "Delete", Err: &fleet.Error{Code: fleet.CodeNotFound, Op: "delete machine"}})
-	if out := c.call("delete-machine", map[string]any{"name": name, "target": "cloud"}); out["alreadyGone"] != true {
+	for _, tool := range []string{"get-machine", "delete-machine"} { // not "gone": it runs, and is billed
+		if text := c.refused(tool, map[string]any{"name": name, "target": "cloud"}); !strings.HasPrefix(text, "NOT_FOUND") || !strings.Contains(text, "on record for another account") {
+			t.Errorf("%s: refused with %q", tool, text)
+		}
+	}
+	if out := c.call("delete-machine", map[string]any{"name": "mcp-never", "target": "cloud"}); out["alreadyGone"] != true {
 		t.Errorf("deleted: %v", out)
 	}
 	if err := c.session.Close(context.Background()); err == nil || !strings.Contains(err.Error(), `"t1"`) {

@@ -50,6 +50,8 @@ func (c *call) delete(ctx context.Context, in deleteIn) (deleteOut, error) {
 	c.forget(in.Name)
 	done, err := c.fleet.Delete(ctx, in.Name)
 	switch out.AlreadyGone = fleet.CodeOf(err) == fleet.CodeNotFound; {
+	case out.AlreadyGone && !recorded && c.recordedElsewhere(ctx):
+		return out, err // it is not gone, only out of sight
 	case err != nil && !out.AlreadyGone:
 		return out, c.undeleted(ctx, rec, recorded, err)
 	case err == nil:
