@@ -127,7 +127,7 @@ func (r *Reaper) attempt(ctx context.Context, w *work) (store.Result, error) {
 			return result, err
 		}
 		return store.Absent, nil
-	case err == nil && foreign(m, rec):
+	case err == nil && (foreign(m, rec) || r.marked(m, rec)):
 		return store.Foreign, fleet.Errorf(fleet.CodeConflict, "delete machine "+rec.Name,
 			"the fleet has another machine of that name, made at %s; it was kept", m.CreatedAt.UTC().Format(time.RFC3339))
 	}
@@ -169,6 +169,14 @@ func foreign(m fleet.Machine, rec store.Record) bool {
 		return rec.Chosen && m.CreatedAt.Before(rec.Created.Add(-slack))
 	}
 	return m.CreatedAt.Sub(rec.FleetCreated).Abs() >= slack
+}
+
+// marked reports whether m bears the mark of another installation, which chose the same
+// name: our wish for it was most likely refused, and nobody here saw the answer. A branch
+// has the mark of its source.
+func (r *Reaper) marked(m fleet.Machine, rec store.Record) bool {
+	unseen := rec.FleetID == "" && rec.Parent == ""
+	return unseen && rec.Chosen && r.opts.Installation != "" && m.Owner != "" && m.Owner != r.opts.Installation
 }
 
 // verify says deleted only when the fleet does not show the machine any more.

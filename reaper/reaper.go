@@ -33,6 +33,10 @@ type Options struct {
 	// are all. Nil: there is one account, without a fingerprint.
 	Account func(ctx context.Context, target string) (string, error)
 
+	// Installation is our mark in fleets that others use too, see
+	// store.Store.Installation. Empty: marks say nothing.
+	Installation string
+
 	Log *slog.Logger
 }
 

@@ -204,7 +204,7 @@ func (g *collector) collect(ctx context.Context) error {
 			fleets[t] = f
 		}
 	}
-	actions, err := reaper.New(g.st, fleets, reaper.Options{Account: g.places.account}).Collect(ctx, g.has("now"))
+	actions, err := reaper.New(g.st, fleets, reaper.Options{Account: g.places.account, Installation: g.places.owner}).Collect(ctx, g.has("now"))
 	for _, a := range actions {
 		done := gcAction{
 			Target: a.Record.Target, Name: a.Record.Name, UID: a.Record.UID, State: string(a.Record.Phase),

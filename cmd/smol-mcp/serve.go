@@ -61,7 +61,7 @@ type parts struct {
 func wire(c *Config, kind string, log *slog.Logger) *parts {
 	st := store.New(store.Options{RuntimeDir: c.RuntimeDir, Kind: kind, Version: version, CrashGrace: grace(c), Log: log})
 	p := newPlaces(c, os.LookupEnv, st, log)
-	rp := reaper.New(st, p.forReaper(), reaper.Options{Served: p.forLeftovers(), Account: p.account, Log: log})
+	rp := reaper.New(st, p.forReaper(), reaper.Options{Served: p.forLeftovers(), Account: p.account, Installation: p.owner, Log: log})
 	return &parts{
 		options: tools.Options{
 			Version: version,
