@@ -267,3 +267,22 @@ func TestManyQuotaMachines(t *testing.T) {
 		t.Errorf("%d named: %q", n, text)
 	}
 }
+
+// A list to which no fleet answered tells the words of all, and one that says no time shows
+// none.
+func TestListOfNone(t *testing.T) {
+	c := inMode(t, "both")
+	name := c.inCloud()
+	c.cloud.Change(name, func(m *fleet.Machine) { m.CreatedAt = time.Time{} })
+	if m := c.call("get-machine", map[string]any{"name": name, "target": "cloud"}); m["createdAt"] != 0.0 {
+		t.Errorf("made at %v", m["createdAt"])
+	}
+	c.memory.Fault(fleettest.Fault{Method: "List", Err: &fleet.Error{Code: fleet.CodeUnavailable, Op: "start the engine", Why: "no engine here", Next: "install one"}})
+	c.cloud.Fault(fleettest.Fault{Method: "List", Err: unauthorized})
+	text := c.refused("list-machines", nil)
+	for _, want := range []string{"UNAVAILABLE: list machines.", "local: ", "no engine here", "cloud: CLOUD_UNAUTHORIZED", "does not accept the key", "install one"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not say %q", text, want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"smol-mcp/fleet"
 	"smol-mcp/store"
 )
 
@@ -92,9 +93,21 @@ func joinLists(served []*site, lists []listOut, failed []error) (listOut, error)
 	}
 	slices.SortStableFunc(out.Machines, func(a, b machine) int { return strings.Compare(a.Name, b.Name) })
 	if !slices.Contains(failed, nil) {
-		return out, errors.Join(failed...)
+		return out, allFailed(failed, out.Problems)
 	}
 	return out, nil
+}
+
+// allFailed is the error of a list to which no fleet answered: with the kind and the
+// remedy of the first, and the words of all.
+func allFailed(failed []error, problems []problem) error {
+	told := fleet.Error{Code: explain(failed[0]).Code, Op: "list machines", Next: nextStep(explain(failed[0])), Err: errors.Join(failed...)}
+	var words []string
+	for _, p := range problems {
+		words = append(words, p.Target+": "+p.Error)
+	}
+	told.Why = fleet.Bound(strings.Join(words, " "), fleet.MaxWhy)
+	return &told
 }
 
 // listHere shows the machines of the call's fleet.

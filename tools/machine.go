@@ -19,7 +19,7 @@ type machine struct {
 	CPUs      int     `json:"cpus"`
 	MemoryMB  int     `json:"memoryMb"`
 	Network   string  `json:"network"`
-	CreatedAt int64   `json:"createdAt"`
+	CreatedAt int64   `json:"createdAt"` // epoch seconds; 0 when the fleet does not say
 	Image     *string `json:"image"`
 	PID       *int    `json:"pid"`
 	URL       *string `json:"url"`
@@ -44,11 +44,14 @@ func (c *call) show(ctx context.Context, m fleet.Machine, rec *store.Record) mac
 	c.saw(m)
 	v := machine{
 		ID: m.ID, Name: m.Name, Target: c.fleet.Target(), State: string(m.State), CPUs: m.CPUs, MemoryMB: m.MemoryMB,
-		Network: m.Network, CreatedAt: m.CreatedAt.Unix(), Owner: string(store.NoOwner),
+		Network: m.Network, Owner: string(store.NoOwner),
 		PID: pointer(m.PID), URL: pointer(m.URL), Image: pointer(m.Image),
 	}
 	if m.State == fleet.Unknown {
 		v.StateWord = m.Word
+	}
+	if !m.CreatedAt.IsZero() {
+		v.CreatedAt = m.CreatedAt.Unix()
 	}
 	if !m.ExpiresAt.IsZero() {
 		v.ExpiresAt = pointer(m.ExpiresAt.Unix())
