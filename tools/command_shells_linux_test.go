@@ -42,8 +42,9 @@ func TestTenEndings(t *testing.T) {
 		}{
 			{"0", "echo out", nil, map[string]any{"exitCode": 0.0, "stdout": "out\n", "signal": nil, "timedOut": false, "running": false}},
 			{"42", []string{"sh", "-c", "exit 42"}, nil, map[string]any{"exitCode": 42.0, "signal": nil}},
-			{"signal", "kill -9 $$", nil, map[string]any{"exitCode": 137.0, "signal": "KILL", "timedOut": false}},
+			{"signal", "kill -9 $$", nil, map[string]any{"exitCode": 137.0, "signal": "KILL", "timedOut": false, "stderr": ""}},
 			{"not found", []string{"no-such-program"}, nil, map[string]any{"exitCode": 127.0}},
+			{"errors and output", "echo o; echo e >&2; exec 2>&1; echo both >&2", nil, map[string]any{"stdout": "o\nboth\n", "stderr": "e\n"}},
 			{"not executable", []string{plain}, nil, map[string]any{"exitCode": 126.0}},
 			{"time-out, TERM ignored", "trap '' TERM; echo early; while :; do sleep 0.1; done", map[string]any{"timeoutSecs": 1}, map[string]any{"exitCode": nil, "timedOut": true, "running": false, "stdout": "early\n", "signal": "KILL"}},
 			{"time-out", "echo early; sleep 60", map[string]any{"timeoutSecs": 1}, map[string]any{"exitCode": nil, "timedOut": true, "running": false, "stdout": "early\n", "signal": "TERM"}},
@@ -63,6 +64,9 @@ func TestTenEndings(t *testing.T) {
 				if got[k] != want {
 					t.Errorf("%s: %s is %v, want %v (%v)", c.what, k, got[k], want, got)
 				}
+			}
+			if stderr, _ := got["stderr"].(string); c.what == "not found" && !strings.Contains(stderr, "not found") || c.what == "not executable" && stderr == "" {
+				t.Errorf("%s: stderr %q", c.what, stderr)
 			}
 			if c.what == "grandchild holds stdout" {
 				if took := got["durationMs"].(float64); took > 1500 {

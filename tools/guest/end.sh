@@ -16,11 +16,22 @@ smol_left() {
   smol_read
   [ "$smol_code" = - ]
 } 2>/dev/null
+# Sets smol_now to the time in hundredths of a second; to nothing where the guest has none.
+smol_clock() {
+  smol_now=
+  read -r smol_now _ </proc/uptime
+  smol_now=${smol_now%.*}${smol_now#*.}
+} 2>/dev/null
 # Waits for the last of it, at most so many tenths of a second, with ever longer pauses.
 smol_wait() {
   smol_tenths=0 smol_pause=1
+  smol_clock
+  smol_begun=$smol_now
   while smol_left && [ $smol_tenths -lt "$1" ]; do
+    if [ $((smol_tenths + smol_pause)) -gt "$1" ]; then smol_pause=$(($1 - smol_tenths)); fi
     if sleep "0.$smol_pause"; then smol_tenths=$((smol_tenths + smol_pause)); else sleep 1; smol_tenths=$((smol_tenths + 10)); fi
+    smol_clock # looking takes time as well
+    if [ -n "$smol_now" ]; then smol_tenths=$(((smol_now - smol_begun) / 10)); fi
     if [ $smol_pause -lt 6 ]; then smol_pause=$((smol_pause + 1)); fi
   done
 } 2>/dev/null

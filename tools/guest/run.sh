@@ -62,14 +62,16 @@ fi
 # A stop signals everything in the group; the shells stay, to write down and to tell.
 trap : TERM INT HUP
 if [ "$smol_mode" = leave ]; then echo running; echo "smol1 end"; fi
-# The subshell is the job's own: it stays when the waiting shell around it is killed.
+# The subshell is the job's own: it stays when the waiting shell around it is killed. What
+# it says itself, as that the command was killed, is not the command's output.
 (
+  exec 3>"$smol_f.stderr" 2>/dev/null
   trap : TERM INT HUP
   if [ "$smol_mode" = leave ]; then
     smol_own=
     if command -v setsid >/dev/null; then smol_own=setsid; fi
     smol_n=${smol_id#??????}
-    $smol_own sh -c "$smol_watch" sh "$smol_dir" "${smol_id%"$smol_n"}.$smol_n" "$smol_timeout" </dev/null >/dev/null 2>&1 &
+    $smol_own sh -c "$smol_watch" sh "$smol_dir" "${smol_id%"$smol_n"}.$smol_n" "$smol_timeout" </dev/null >/dev/null 2>&1 3>&- &
     kill -9 $$
   fi
   if [ -n "$smol_in" ]; then rm -f "$smol_stdin"; fi
@@ -78,18 +80,16 @@ if [ "$smol_mode" = leave ]; then echo running; echo "smol1 end"; fi
     for smol_n in $smol_names; do
       eval "export $smol_n=\"\$SMOL_E_$smol_n\"; unset SMOL_E_$smol_n"
     done
-    exec "$@"
-  )
+    exec "$@" 2>&3 3>&-
+  ) 2>&3
   smol_code=$? smol_end=- smol_flag=-
-  {
-    read -r smol_end _ </proc/uptime
-    # More than what the file has room for already.
-    printf '%6000s' '' >>"$smol_f.job" || smol_flag=full
-    if [ ! -e "$smol_f.stdout" ] || [ ! -e "$smol_f.stderr" ]; then smol_flag=lost; fi
-    printf '%-48s\n' "$smol_code $smol_end $smol_flag ok" 1<>"$smol_f.job"
-  } 2>/dev/null
+  read -r smol_end _ </proc/uptime
+  # More than what the file has room for already.
+  printf '%4100s' '' >>"$smol_f.job" || smol_flag=full
+  if [ ! -e "$smol_f.stdout" ] || [ ! -e "$smol_f.stderr" ]; then smol_flag=lost; fi
+  printf '%-48s\n' "$smol_code $smol_end $smol_flag ok" 1<>"$smol_f.job"
   exit "$smol_code"
-) <"$smol_stdin" >"$smol_f.stdout" 2>"$smol_f.stderr"
+) <"$smol_stdin" >"$smol_f.stdout"
 smol_status=$? smol_ok= smol_why=- smol_err=-
 { read -r smol_code smol_end smol_flag smol_ok _ <"$smol_f.job"; } 2>/dev/null
 # Without its file only the status is left, and 137 is also that of a killed subshell.
