@@ -76,26 +76,10 @@ func (c *Cloud) askIdentity(ctx context.Context, op, token string) (CloudIdentit
 }
 
 func (c *Cloud) identityAt(ctx context.Context, op, token, path string) (CloudIdentity, error) {
-	r := request{op: op, method: http.MethodGet, path: path, wait: cloudReadWait}
+	r := request{op: op, method: http.MethodGet, path: path, key: token, wait: cloudReadWait}
 	var said map[string]json.RawMessage
-	for n := 1; ; n++ {
-		_, err := c.send(ctx, r, token, func(a *answer) (bool, error) {
-			data, err := a.read()
-			if err == nil && json.Unmarshal(data, &said) != nil {
-				err = r.fail(CodeInternal, false, errWhose)
-			}
-			return true, err
-		})
-		if err == nil {
-			break
-		}
-		wait, ok := c.nextTry(ctx, r, err, n)
-		if !ok || statusOf(err) == http.StatusUnauthorized {
-			return CloudIdentity{}, advise(err)
-		}
-		if wait > 0 && c.opts.Pause(ctx, wait) != nil {
-			return CloudIdentity{}, r.fail(CodeOf(ctx.Err()), false, ctx.Err())
-		}
+	if err := c.ask(ctx, r, &said); err != nil {
+		return CloudIdentity{}, err
 	}
 	id := CloudIdentity{Subject: textIn(said["subject"]), Tenant: textIn(said["tenantId"]), Name: textIn(said["tenantName"]), Status: textIn(said["tenantStatus"])}
 	_ = json.Unmarshal(said["scopes"], &id.Scopes) // absent: not known

@@ -66,17 +66,12 @@ func (c *Cloud) try(ctx context.Context, r request, use func(*answer) (again boo
 
 // attempt sends r once, with the key of now, when the rate limit lets it.
 func (c *Cloud) attempt(ctx context.Context, r request, use func(*answer) (bool, error)) (again bool, err error) {
-	token := ""
-	if !r.keyless {
+	token := r.key
+	if token == "" && !r.keyless {
 		if token, err = c.key(ctx, r.op); err != nil {
 			return false, err
 		}
 	}
-	return c.send(ctx, r, token, use)
-}
-
-// send is attempt with a given key.
-func (c *Cloud) send(ctx context.Context, r request, token string, use func(*answer) (bool, error)) (again bool, err error) {
 	if err := c.limit.wait(ctx); err != nil {
 		return false, r.fail(CodeOf(err), false, fmt.Errorf("it was not sent: the service's rate limit was waited for: %w", err))
 	}
@@ -120,7 +115,7 @@ func (c *Cloud) nextTry(ctx context.Context, r request, err error, n int) (wait 
 	case http.StatusTooManyRequests: // refused before anything was done; the limiter does the waiting
 		return 0, n < cloudHeld && e.after <= longestHold
 	case http.StatusUnauthorized: // the source may have a newer key
-		return 0, n == 1 && c.newerKey(ctx)
+		return 0, n == 1 && r.key == "" && c.newerKey(ctx)
 	}
 	safe := !r.effect || r.twice || !e.MaybeDone && e.Code == CodeUnreachable
 	if !safe || !weather(e) || n >= cloudTries || e.after > longestHold {

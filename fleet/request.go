@@ -36,6 +36,7 @@ type request struct {
 	size    int64         // bytes of body
 	empty   bool          // a POST has no body at all
 	keyless bool          // cloud: it goes without the key
+	key     string        // cloud: it goes with this key, whatever is known of it; empty: with the one of now
 	header  http.Header   // of this request alone
 	before  func()        // called before each sending
 	wait    time.Duration // from the connection to the last byte of the answer
