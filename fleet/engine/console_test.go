@@ -54,6 +54,7 @@ func lastTick(t *testing.T, p *program, vm string) int {
 
 // What a machine prints while no engine runs is there when one runs again.
 func TestConsoleWithoutEngine(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, nil)
 	vm := ticking(t, p)
 	for range 2 {
@@ -78,6 +79,7 @@ func TestConsoleWithoutEngine(t *testing.T) {
 // An engine that is killed cannot see to the console: what is printed until the next
 // one is lost, and that is said.
 func TestConsoleAfterKill(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, nil)
 	vm := ticking(t, p)
 	eventually(t, "the machine prints", func() bool { return lastTick(t, p, vm) > 3 })

@@ -26,6 +26,7 @@ import (
 // The engine is killed while a command runs: the machine is found as it was, and the
 // command runs to its end.
 func TestKilledInExec(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, nil)
 	f := p.client(t)
 	vm := booted(t, f, fleet.Spec{Name: "vm"})
@@ -56,6 +57,7 @@ func TestKilledInExec(t *testing.T) {
 
 // The engine is killed at moments of a machine's first start.
 func TestKilledInStart(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		what string
 		now  func(p *program) bool
@@ -100,6 +102,7 @@ func (p *program) startedState() string {
 
 // The engine is killed while it makes a template, with a cache of its own.
 func TestKilledInTemplate(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, func(p *program) { p.opts.Cache = filepath.Dir(p.opts.Data) + "/cache" })
 	f := p.client(t)
 	if _, err := f.Create(t.Context(), fleet.Spec{Name: "vm", Image: image.Builtin, MemoryMB: 512, CPUs: 1}); err != nil {
@@ -172,6 +175,7 @@ func TestDeletedInImage(t *testing.T) {
 
 // A guest that hangs is out of reach, and is there again when it goes on.
 func TestGuestHangs(t *testing.T) {
+	t.Parallel()
 	d := start(t)
 	f := d.client(t)
 	vm := booted(t, f, fleet.Spec{Name: "vm"})
@@ -191,6 +195,7 @@ func TestGuestHangs(t *testing.T) {
 
 // The engine is killed while it fetches an image.
 func TestKilledInImage(t *testing.T) {
+	t.Parallel()
 	ref, hold, asked := slowRegistry(t)
 	p := spawn(t, func(p *program) { p.opts.Cache = filepath.Dir(p.opts.Data) + "/cache" })
 	f := p.client(t)
@@ -246,6 +251,7 @@ func TestHypervisorKilled(t *testing.T) {
 // The sockets of a machine are removed under a killed engine: the machine is seen to
 // be out of reach, and a start boots it anew.
 func TestSocketsRemoved(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, nil)
 	f := p.client(t)
 	vm := booted(t, f, fleet.Spec{Name: "vm"})
@@ -271,6 +277,7 @@ func TestSocketsRemoved(t *testing.T) {
 
 // The computer has booted since: nothing runs, whatever the records say.
 func TestComputerBooted(t *testing.T) {
+	t.Parallel()
 	p := spawn(t, nil)
 	f := p.client(t)
 	vm := booted(t, f, fleet.Spec{Name: "vm"})

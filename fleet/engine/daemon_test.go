@@ -49,13 +49,15 @@ func (p *program) exec(t *testing.T) {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the engine listens", func() bool {
+	eventually(t, "the engine answers", func() bool {
 		conn, err := net.Dial("unix", p.socket())
 		if err != nil {
 			return false
 		}
-		conn.Close()
-		return true
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "GET /readyz HTTP/1.0\r\n\r\n") // a break is seen when reading
+		answer, _ := io.ReadAll(conn)
+		return strings.HasPrefix(string(answer), "HTTP/1.0 200")
 	})
 }
 

@@ -190,6 +190,20 @@ func (s *server) unlink(path string, made os.FileInfo) {
 	}
 }
 
+// listens reports whether somebody still does after a second. What an engine that was
+// killed had just forked keeps its files until it is another program.
+func listens(path string) bool {
+	for range 20 {
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err != nil {
+			return false
+		}
+		conn.Close()
+		time.Sleep(50 * time.Millisecond)
+	}
+	return true
+}
+
 // listenUnix listens at a path, for this user only. A socket that nobody listens on
 // is replaced, and nothing else.
 func listenUnix(path string) (*net.UnixListener, error) {
@@ -200,8 +214,7 @@ func listenUnix(path string) (*net.UnixListener, error) {
 		if fi.Mode().Type() != os.ModeSocket {
 			return nil, fmt.Errorf("%s is in the way: it is not a socket", path)
 		}
-		if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
-			conn.Close()
+		if listens(path) {
 			return nil, fmt.Errorf("another program listens at %s", path)
 		}
 		if err := os.Remove(path); err != nil {

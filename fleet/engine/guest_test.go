@@ -25,6 +25,7 @@ import (
 // An image from docker save: its configuration is honoured, and its files are as the
 // layers say.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	needMachines(t)
 	img := busyboxImage(t, &v1.Config{
 		Env: []string{"FROM=image", "BOTH=image"}, WorkingDir: "/home/app", User: "app",
@@ -70,6 +71,7 @@ func TestImage(t *testing.T) {
 
 // Machines that continue one template are machines of their own.
 func TestUnlike(t *testing.T) {
+	t.Parallel()
 	f := start(t).client(t)
 	a, b := booted(t, f, fleet.Spec{Name: "one"}), booted(t, f, fleet.Spec{Name: "two"})
 	const line = "uname -n; cat /proc/sys/kernel/random/uuid; head -c 16 /dev/urandom | od -An -tx1; cat /etc/hosts"
@@ -93,6 +95,7 @@ func TestUnlike(t *testing.T) {
 
 // A stopped machine keeps its disk, and nothing else.
 func TestRestart(t *testing.T) {
+	t.Parallel()
 	f := start(t).client(t)
 	vm := booted(t, f, fleet.Spec{Name: "vm"})
 	sh(t, f, vm, "echo kept >/root/kept; echo gone >/tmp/gone; echo gone >/dev/shm/gone; echo kept >/var/tmp/kept; sleep 1000 >/dev/null 2>&1 &")

@@ -191,6 +191,7 @@ func hostServes(t *testing.T, at string) (port string, reached func() []string) 
 			mu.Lock()
 			all = append(all, c.LocalAddr().String())
 			mu.Unlock()
+			_, _ = c.Read(make([]byte, 1000)) // else the answer may come before the question
 			_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\nthe host's own\n")
 			c.Close()
 		}
@@ -205,6 +206,7 @@ func hostServes(t *testing.T, at string) (port string, reached func() []string) 
 // An open network reaches the Internet, and neither the computer itself nor what is
 // around it; also after the engine was killed.
 func TestOpenNetwork(t *testing.T) {
+	t.Parallel()
 	internet(t)
 	_, reached := hostServes(t, "0.0.0.0:80")
 	p := spawn(t, nil)
@@ -268,6 +270,7 @@ func TestHostOutOfReach(t *testing.T) {
 
 // With a list, the names and ranges on it are reached and nothing else.
 func TestListedNetwork(t *testing.T) {
+	t.Parallel()
 	internet(t)
 	p := spawn(t, nil)
 	f := p.client(t)
@@ -292,6 +295,7 @@ func TestListedNetwork(t *testing.T) {
 
 // Many bytes pass, and a stop while they do is none that waits.
 func TestNetworkBulk(t *testing.T) {
+	t.Parallel()
 	internet(t)
 	p := spawn(t, nil)
 	f := p.client(t)

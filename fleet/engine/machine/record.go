@@ -140,7 +140,9 @@ func (m *Manager) load() error {
 		if err := m.attach(vm); err != nil {
 			return fmt.Errorf("machine %s: %w", d.Name(), err)
 		}
+		m.mu.Lock() // the machines before are looked after already
 		m.machines[d.Name()] = vm
+		m.mu.Unlock()
 	}
 	return nil
 }
