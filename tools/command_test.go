@@ -88,9 +88,12 @@ func TestBackground(t *testing.T) {
 	r := newRig(t, rigOptions{limits: func(l *tools.Limits) { l.MaxExecTimeout = 10 * time.Second }})
 	name := r.machine(nil)
 	begin := time.Now()
-	ran := r.call("run-command", map[string]any{"name": name, "command": "echo up; sleep 1000", "background": true, "timeoutSecs": 86400})
+	ran := r.call("run-command", map[string]any{"name": name, "command": "echo up; sleep 1000", "background": true})
 	if took := time.Since(begin); ran["running"] != true || ran["stdout"] != "up\n" || took > 5*time.Second {
 		t.Fatalf("after %v: %v", took, ran)
+	}
+	if job := r.run(name, "sed -n 2p /tmp/.smol-mcp/"+ran["commandId"].(string)+".job")["stdout"].(string); !strings.HasSuffix(job, " 86400\n") {
+		t.Errorf("its time: %q", job)
 	}
 	if broken := r.call("run-command", map[string]any{"name": name, "command": "nosuch", "background": true}); broken["exitCode"] != 127.0 || broken["running"] != false {
 		t.Errorf("one that fails at once: %v", broken)

@@ -107,7 +107,10 @@ func (r reply) unframed(stderr bool) reply {
 // has run there, so that a boot since then is noticed without asking the fleet,
 // or what it lacks: a shell to run one with, a process group of its own for each
 // command, and the program to make one.
-type contact struct{ met, noShell, noGroup, noSetsid bool }
+type contact struct {
+	met, noShell, noGroup, noSetsid bool
+	dir                             string // where the guest keeps files of ours; empty when not known
+}
 
 func (c *call) met(name string) {
 	c.contacts.change(name, func(k contact) contact { k.met = true; return k })
@@ -168,7 +171,7 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr))), MaybeDone: true}
 	}
 	known := c.contacts.of(name).met
-	c.met(name)
+	c.contacts.change(name, func(k contact) contact { k.met, k.dir = true, r.dir; return k })
 	r.started = !up && (known || !ran)
 	return r, nil
 }

@@ -161,6 +161,9 @@ func (c *call) feed(ctx context.Context, name string, e *ending, j job) (file st
 	}
 	e.started = !ran
 	file = "/tmp/.smol-mcp-" + e.id + ".in"
+	if dir := c.contacts.of(name).dir; dir != "" {
+		file = dir + "/" + e.id + ".stdin" // whoever runs the command may remove it there
+	}
 	return file, c.upload(ctx, name, file, j.stdin)
 }
 

@@ -118,6 +118,7 @@ func (c *call) forget(name string) {
 	c.contacts.take(name)
 	c.finished.take(name)
 	c.underway.take(name)
+	c.awaits.take(name)
 	c.made.take(name)
 	c.ends.take(name)
 }

@@ -73,13 +73,13 @@ func commandArguments(l Limits, brief bool) []field {
 			{Type: "array", Items: &jsonschema.Schema{Type: "string"}, MinItems: jsonschema.Ptr(1)},
 		},
 	}
-	ceiling := fmt.Sprintf("at most %d", l.MaxExecTimeout/time.Second)
+	limits := fmt.Sprintf("at most %d. Default: %d.", l.MaxExecTimeout/time.Second, l.ExecTimeout/time.Second)
 	if !brief {
-		ceiling += fmt.Sprintf(", with background to %d", longestTimeout)
+		limits += fmt.Sprintf(" With background both are %d.", longestTimeout)
 	}
 	return []field{
 		required("command", command),
-		optional("timeoutSecs", between(fmt.Sprintf("Seconds until it is killed, %s. Default: %d.", ceiling, l.ExecTimeout/time.Second), 1, longestTimeout)),
+		optional("timeoutSecs", between("Seconds until it is killed, "+limits, 1, longestTimeout)),
 		optional("workdir", text(say("Absolute guest directory to run in. Default: the image's."))),
 		optional("env", dict(say("Environment to add: name to value."))),
 		optional("stdin", text(say("Standard input, up to 10 MiB. Default: empty; there is no terminal."))),
@@ -100,7 +100,7 @@ func runCommand(l Limits) tool {
 		title: "Run command",
 		description: "Runs a command in a machine and returns exit code, stdout and stderr. Use it for anything a shell does; read-file and write-file are exact for files, " +
 			"run-once needs no machine. A failing command is a normal result, so check exitCode. One that outlasts waitSecs goes on until timeoutSecs, whatever becomes of the client: the result has running: true and what it printed so far; " +
-			"read-command gives the rest, stop-command ends it. For servers and long runs use background and a timeoutSecs. " +
+			"read-command gives the rest, stop-command ends it. For servers and long runs use background. " +
 			"Each call is a new process: cd and variables do not carry over. A stopped machine is started first. Many may run at once. Cancelling the call stops the command with all it started.",
 		hints: hints{destructive: true, openWorld: true},
 		in:    arguments(in...),
@@ -128,14 +128,17 @@ func (c *call) runNamed(ctx context.Context, in runIn) (runOut, error) {
 	return out, c.nearby(ctx, in.Name, err)
 }
 
-// longestTimeout bounds timeoutSecs in the schema, and that of commands in the
-// background: over the ceiling of the settings the answer is TIMEOUT_TOO_LONG, which
-// says what to do instead.
+// longestTimeout bounds timeoutSecs in the schema, and is what commands in the background
+// get: over the ceiling of the settings the answer is TIMEOUT_TOO_LONG, which says what
+// to do instead.
 const longestTimeout = 24 * 3600
 
 // timeout is the time that a command gets.
 func (c *call) timeout(secs int, background bool) (time.Duration, error) {
-	if secs == 0 {
+	switch {
+	case secs == 0 && background:
+		return longestTimeout * time.Second, nil
+	case secs == 0:
 		return c.opts.Limits.ExecTimeout, nil
 	}
 	d := time.Duration(secs) * time.Second
