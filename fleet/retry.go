@@ -76,6 +76,26 @@ func (r retrying) Download(ctx context.Context, name, path string, w io.Writer, 
 	return n, err
 }
 
+// DownloadPart is repeated as long as w has got nothing.
+func (r retrying) DownloadPart(ctx context.Context, name, path string, w io.Writer, offset, length int64) (p Part, err error) {
+	reader, ok := r.Fleet.(PartReader)
+	if !ok {
+		return p, &Error{Code: CodeUnsupported, Op: "read a part of " + Quote(path) + " of machine " + name, Why: "the fleet reads no parts of files"}
+	}
+	var last error
+	err = again(ctx, func() error {
+		p, last = reader.DownloadPart(ctx, name, path, w, offset, length)
+		if p.Bytes > 0 {
+			return nil
+		}
+		return last
+	})
+	if p.Bytes > 0 {
+		err = last
+	}
+	return p, err
+}
+
 // Delete finds nothing when a try before it was carried out and only its answer
 // lost; that is what was asked for.
 func (r retrying) Delete(ctx context.Context, name string) (gone Deletion, err error) {

@@ -136,23 +136,3 @@ func (api openapi) header(method, below, name string) bool {
 	_ = json.Unmarshal(data, &op) // no such route: no parameters
 	return slices.ContainsFunc(op.Parameters, func(p struct{ Name, In string }) bool { return p.Name == name && p.In == "header" })
 }
-
-// DownloadPart is repeated as long as w has got nothing.
-func (r retrying) DownloadPart(ctx context.Context, name, path string, w io.Writer, offset, length int64) (p Part, err error) {
-	reader, ok := r.Fleet.(PartReader)
-	if !ok {
-		return p, &Error{Code: CodeUnsupported, Op: "read a part of " + Quote(path) + " of machine " + name, Why: "the fleet reads no parts of files"}
-	}
-	var last error
-	err = again(ctx, func() error {
-		p, last = reader.DownloadPart(ctx, name, path, w, offset, length)
-		if p.Bytes > 0 {
-			return nil
-		}
-		return last
-	})
-	if p.Bytes > 0 {
-		err = last
-	}
-	return p, err
-}

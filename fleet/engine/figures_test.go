@@ -63,6 +63,15 @@ func TestFigures(t *testing.T) {
 	t.Logf("daemon, with %d machines: %d MiB RSS", 14, rss(t, p.cmd.Process.Pid)>>20)
 	t.Logf("delete a running one: %v", times(5, func(i int) { _, err := f.Delete(t.Context(), fmt.Sprintf("p%d", i)); must(t, err) }))
 
+	open := fleet.Network{Open: true}
+	networked := func(i int) {
+		booted(t, f, fleet.Spec{Name: fmt.Sprintf("n%d", i), MemoryMB: 256, CPUs: 1, Network: open})
+	}
+	networked(0) // makes the template
+	t.Logf("create to ready with a network: %v", times(3, func(i int) { networked(i + 1) }))
+	t.Logf("daemon, with 4 networks: %d MiB RSS", rss(t, p.cmd.Process.Pid)>>20)
+	t.Logf("idle machine with a network: %d MiB RSS", rss(t, p.record(t, "n1").Process.PID)>>20)
+
 	cold := spawn(t, func(p *program) { p.opts.Cold = true })
 	g := cold.client(t)
 	t.Logf("create to ready cold, 256 MiB 1 CPU: %v", times(3, func(i int) { ready(t, g, fmt.Sprintf("c%d", i), 256, 1) }))
