@@ -190,7 +190,7 @@ func (c *call) childNames(ctx context.Context, in branchIn) ([]string, error) {
 	case in.ChildName != "":
 		names = []string{in.ChildName}
 	case len(names) == 0:
-		names = []string{randomName(c.opts.Limits.MachinePrefix, 12)}
+		names = []string{c.madeUpName("")}
 	}
 	var errs []error
 	for _, name := range names {

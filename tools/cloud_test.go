@@ -2,6 +2,7 @@ package tools_test
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,18 @@ func TestMachinesOfOtherComputers(t *testing.T) {
 	for name, want := range map[string]string{"theirs": "another-session", "plain": "none"} {
 		if m := c.call("get-machine", map[string]any{"name": name}); m["owner"] != want {
 			t.Errorf("%s: owner %v", name, m["owner"])
+		}
+	}
+}
+
+// Of what one account has, the names that we make up tell which computer it is for.
+func TestMadeUpNames(t *testing.T) {
+	c := &chooser{rig: newRig(t, rigOptions{mode: "both", mark: "0123456789abcdef"})}
+	for target, want := range map[string]string{"local": `^mcp-[a-z0-9]{12}$`, "cloud": `^mcp-0123[a-z0-9]{8}$`} {
+		out := c.call("create-machine", map[string]any{"target": target, "image": "alpine", "start": false})
+		name, _ := out["machine"].(map[string]any)["name"].(string)
+		if !regexp.MustCompile(want).MatchString(name) || (target == "local") == strings.HasPrefix(name, "mcp-0123") {
+			t.Errorf("%s: made up %q", target, name)
 		}
 	}
 }

@@ -186,7 +186,7 @@ func (c *call) boot(ctx context.Context, spec fleet.Spec) (fleet.Machine, error)
 func (c *call) admit(ctx context.Context, spec *fleet.Spec, kind store.Kind) error {
 	limits := c.opts.Limits
 	if spec.Name == "" {
-		spec.Name = randomName(limits.MachinePrefix, 12)
+		spec.Name = c.madeUpName("")
 	}
 	if err := fleet.CheckName(spec.Name); err != nil {
 		return err

@@ -137,6 +137,17 @@ func pointer[T comparable](v T) *T {
 	return &v
 }
 
+// madeUpName is a name for a machine that nobody named: the prefix, word, and 12 random
+// characters. In a fleet that other computers use too the first four of them are of the
+// installation's mark, so that people see which machines come from where.
+func (c *call) madeUpName(word string) string {
+	prefix, mark := c.opts.Limits.MachinePrefix+word, ""
+	if c.fleet.Target() != localTarget {
+		mark = c.opts.Installation[:min(4, len(c.opts.Installation))]
+	}
+	return randomName(prefix+mark, 12-len(mark))
+}
+
 // randomName is prefix and n characters of a-z and 0-9.
 func randomName(prefix string, n int) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"

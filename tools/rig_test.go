@@ -57,6 +57,7 @@ type rigOptions struct {
 	client   *mcp.ClientOptions
 	dir      string // of the records; empty: a new one
 	account  string
+	mark     string // of the installation
 	level    slog.Level                            // of what is logged
 	mode     string                                // both or cloud; empty: local
 	wire     bool                                  // the cloud is the client over a fake service
@@ -145,7 +146,7 @@ func (r *rig) process(o rigOptions) tools.Options {
 	if o.limits != nil {
 		o.limits(&limits)
 	}
-	return tools.Options{Version: "0.0.0-test", Fleets: fleets, Store: st, Remover: reap, Account: account, Limits: limits, Log: log}
+	return tools.Options{Version: "0.0.0-test", Fleets: fleets, Store: st, Remover: reap, Account: account, Installation: o.mark, Limits: limits, Log: log}
 }
 
 // overWire is the cloud's client, over the rig's fake service.

@@ -53,7 +53,7 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 		return out, err
 	}
 	spec := fleet.Spec{
-		Name:  randomName(c.opts.Limits.MachinePrefix+"once-", 12),
+		Name:  c.madeUpName("once-"),
 		Image: in.Image, CPUs: in.CPUs, MemoryMB: in.MemoryMB,
 		Network: network,
 	}

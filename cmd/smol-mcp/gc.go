@@ -372,8 +372,12 @@ func (g *collector) summary() {
 	}
 	var parts []string
 	for _, f := range []store.Fate{store.FateKeep, store.FateWait, store.FateDelete, store.FateClaimed, store.FateBlocked, store.FateForget} {
-		if n := g.report.Left[string(f)]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d to %s", n, f))
+		n, to := g.report.Left[string(f)], "to "
+		if f == store.FateClaimed || f == store.FateBlocked {
+			to = "" // these words say how it stands
+		}
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s%s", n, to, f))
 		}
 	}
 	if len(parts) == 0 {
