@@ -39,6 +39,10 @@ type Session interface {
 	// Busy reports whether something of it runs that must not be cut short.
 	Busy() bool
 
+	// Review makes sure that what Busy counts still runs. It may take seconds, and it is
+	// asked when nobody has used the session for a while.
+	Review(ctx context.Context)
+
 	// Owns reports whether its end would take something away.
 	Owns() bool
 
@@ -92,6 +96,9 @@ const (
 	DefaultFailDelay   = 250 * time.Millisecond
 	DefaultCleanTime   = 150 * time.Second
 )
+
+// reviewTime bounds a [Session.Review].
+const reviewTime = 30 * time.Second
 
 // maxClearing is of how many sessions at once the leftovers are cleared up.
 const maxClearing = 8
@@ -164,7 +171,16 @@ func (s *Server) sweep(ctx context.Context) {
 		case <-tick.C:
 		}
 		s.opts.Tokens.refresh(s.opts.Log)
-		for _, e := range s.sessions.due(time.Now()) {
+		due, doubtful := s.sessions.due(time.Now())
+		for _, e := range doubtful {
+			go func() { // counted as it was found
+				defer s.ending.Done()
+				ctx, cancel := context.WithTimeout(ctx, reviewTime)
+				defer cancel()
+				e.session.Review(ctx)
+			}()
+		}
+		for _, e := range due {
 			go func() { // counted as it was taken out
 				_ = s.end(context.Background(), e) // it tells the log
 			}()

@@ -97,8 +97,8 @@ func (s *Server) lease(token Token, make bool) (*entry, error) {
 		return nil, err
 	}
 	session.Server().AddReceivingMiddleware(s.watch(token))
-	p.lease = &entry{token: token, principal: p, session: session}
 	p.used = time.Now()
+	p.lease = &entry{token: token, principal: p, session: session, asked: p.used}
 	return p.lease, nil
 }
 

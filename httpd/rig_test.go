@@ -40,13 +40,21 @@ type fake struct {
 	owns   atomic.Bool
 	busy   atomic.Bool
 	ended  atomic.Bool
-	end    context.CancelCauseFunc
-	over   context.Context
+
+	reviewed atomic.Int32
+	brief    atomic.Bool // what it is busy with ends by itself
+	end      context.CancelCauseFunc
+	over     context.Context
 }
 
 func (f *fake) Server() *mcp.Server { return f.server }
 func (f *fake) Busy() bool          { return f.busy.Load() }
-func (f *fake) Owns() bool          { return f.owns.Load() }
+func (f *fake) Review(context.Context) {
+	if f.brief.Load() && f.reviewed.Add(1) == 2 { // the second look finds that it is over
+		f.busy.Store(false)
+	}
+}
+func (f *fake) Owns() bool { return f.owns.Load() }
 
 func (f *fake) End(context.Context) (func(context.Context) error, error) {
 	f.end(errors.New("over"))

@@ -34,8 +34,9 @@ type entry struct {
 	why       string             // it ends
 
 	// guarded by sessions.mu
-	open int       // requests that run
-	used time.Time // when the last one ended
+	open  int       // requests that run
+	used  time.Time // when the last one ended, or what it left to do was last seen to go on
+	asked time.Time // when its client last asked for something, or it was reviewed
 }
 
 // A principal is all that one token has.
@@ -125,6 +126,7 @@ func (t *sessions) leave(e *entry) {
 	defer t.mu.Unlock()
 	e.open--
 	e.used = time.Now()
+	e.asked = e.used
 }
 
 // reserve makes room for one more session of a principal: at the limit, by the end of the one
@@ -169,6 +171,7 @@ func (t *sessions) add(e *entry) bool {
 	}
 	e.principal = t.of(e.token.Name)
 	e.used = time.Now()
+	e.asked = e.used
 	t.byID[e.id] = e
 	return true
 }
@@ -202,15 +205,23 @@ func (t *sessions) remove(e *entry) {
 }
 
 // due takes out the sessions whose time is up, and those whose token is gone or may do
-// less than before.
-func (t *sessions) due(now time.Time) []*entry {
+// less than before. Beside them it returns those that would be due if they were not busy: it is
+// time to look whether they are. Both are counted in [Server.ending].
+func (t *sessions) due(now time.Time) (due, doubtful []*entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var due []*entry
 	idle := t.server.opts.Idle
+	busy := func(e *entry) {
+		e.used, e.principal.used = now, now
+		if e.open == 0 && now.Sub(e.asked) >= idle {
+			e.asked = now
+			doubtful = append(doubtful, e)
+			t.server.ending.Add(1)
+		}
+	}
 	for _, e := range t.byID {
 		if e.session.Busy() {
-			e.used, e.principal.used = now, now
+			busy(e)
 		}
 		switch {
 		case t.revoked(e):
@@ -225,7 +236,7 @@ func (t *sessions) due(now time.Time) []*entry {
 	for name, p := range t.principals {
 		e := p.lease
 		if e != nil && e.session.Busy() {
-			p.used = now
+			busy(e)
 		}
 		quiet := p.open == 0 && now.Sub(p.used) >= idle
 		switch {
@@ -245,7 +256,7 @@ func (t *sessions) due(now time.Time) []*entry {
 		t.remove(e)
 		t.server.ending.Add(1)
 	}
-	return due
+	return due, doubtful
 }
 
 // revoked reports whether a session's token is gone, or permits less.

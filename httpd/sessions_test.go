@@ -280,3 +280,22 @@ func TestCloseDeaf(t *testing.T) {
 	}
 	close(r.release)
 }
+
+// What keeps a session that nobody uses is looked at now and then, so that it does not
+// keep it for longer than it goes on.
+func TestReview(t *testing.T) {
+	r := newRig(t, func(o *httpd.Options) { o.Idle = idleTime })
+	r.client().open()
+	r.modern().call("echo", `{}`)
+	for _, f := range r.opened {
+		f.brief.Store(true)
+		f.busy.Store(true)
+	}
+	begin := time.Now()
+	for range 2 {
+		f := within(t, "the end", r.cleaned)
+		if n := f.reviewed.Load(); n != 2 || time.Since(begin) < 2*idleTime {
+			t.Errorf("%s: ended after %v and %d looks", f.Kind, time.Since(begin), n)
+		}
+	}
+}

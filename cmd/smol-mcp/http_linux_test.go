@@ -218,10 +218,10 @@ func TestHTTPLongCall(t *testing.T) {
 		t.Errorf("afterwards there are %v", got)
 	}
 	// A command goes on after its call has answered, and keeps the session as well.
-	if out, err = busy.call(t.Context(), "run-command", map[string]any{"name": "mcp-busy", "command": "sleep 3; echo late > /root/late", "waitSecs": 0}); err != nil || !strings.Contains(out, `\"running\":true`) {
+	if out, err = busy.call(t.Context(), "run-command", map[string]any{"name": "mcp-busy", "command": "sleep 3; echo late > /root/late", "waitSecs": 0, "timeoutSecs": 600}); err != nil || !strings.Contains(out, `\"running\":true`) {
 		t.Fatalf("%v %s", err, out)
 	}
-	time.Sleep(2500 * time.Millisecond) // longer than the session may be idle
+	time.Sleep(2 * time.Second) // longer than the session may be idle
 	if out, err = busy.call(t.Context(), "get-machine", map[string]any{"name": "mcp-busy"}); err != nil {
 		t.Errorf("while the command goes on: %v", err)
 	}
