@@ -168,7 +168,7 @@ func middle(all []time.Duration) time.Duration {
 
 func TestHostAndOrigin(t *testing.T) {
 	r := newRig(t, func(o *httpd.Options) {
-		o.Hosts = append(httpd.LoopbackHosts(), "mcp.example", "only.example:8443")
+		o.Hosts = append(httpd.LoopbackHosts("127.0.0.1"), "mcp.example", "only.example:8443")
 		o.Origins = []string{"https://app.example"}
 	})
 	port := r.url[strings.LastIndex(r.url, ":")+1 : len(r.url)-len("/mcp")]
@@ -192,6 +192,12 @@ func TestHostAndOrigin(t *testing.T) {
 	} {
 		if p := r.client().post(initialize, "Origin", origin); (p.status == 200) != ok || !ok && p.status != 403 {
 			t.Errorf("Origin %q: %d %s", origin, p.status, p.body)
+		}
+	}
+	for host, header := range map[string]string{"127.0.0.2": "127.0.0.2:80", "::1": "[::1]:80", "[::1]": "[::1]", "localhost": "localhost:1"} {
+		own := newRig(t, func(o *httpd.Options) { o.Hosts = httpd.LoopbackHosts(host) })
+		if p := own.client().post(initialize, "Host", header); p.status != 200 {
+			t.Errorf("the server's own host %s: %d %s", host, p.status, p.body)
 		}
 	}
 	open := newRig(t, func(o *httpd.Options) { o.Hosts = nil })

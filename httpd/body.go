@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // maxBatch bounds the messages of one request: each call of them runs by itself.
@@ -27,6 +28,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 		w.Header().Set("Connection", "close")
 		s.refuse(w, r, http.StatusRequestEntityTooLarge, codeTooLarge, "too large",
 			fmt.Sprintf("the body is larger than %d bytes; send less at a time", s.opts.MaxBody))
+		s.swallow(w, r)
 		return nil, false
 	}
 	if r.ContentLength > s.opts.MaxBody {
@@ -55,6 +57,18 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	_ = pieces.control.SetReadDeadline(time.Time{})
 	return body.Bytes(), true
 }
+
+// swallow reads on behind an answer, within bounds: many clients read no answer before all
+// is sent, and a connection that is closed on them takes it away.
+func (s *Server) swallow(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	_ = control.Flush() // nobody to tell
+	_ = control.SetReadDeadline(time.Now().Add(headTime))
+	_, _ = io.CopyN(io.Discard, r.Body, swallowed*s.opts.MaxBody)
+}
+
+// swallowed is how many times a body's bound is read of one that is refused for its size.
+const swallowed = 4
 
 // patient reads from r and waits so long for each piece.
 type patient struct {
@@ -86,6 +100,9 @@ type summary struct {
 // message, ids that it would answer under another one, and more messages than a request may
 // have. The code says what is wrong.
 func examine(body []byte) (sum summary, code int, err error) {
+	if !utf8.Valid(body) { // it would become other text on the way to a file, unmarked
+		return sum, codeParse, errors.New("the body is not UTF-8; send other bytes in base64, as the tools' arguments say")
+	}
 	if !json.Valid(body) {
 		return sum, codeParse, errors.New("the body is not one JSON value")
 	}

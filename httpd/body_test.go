@@ -63,6 +63,15 @@ func TestTooLarge(t *testing.T) {
 			t.Errorf("%s: %s", what, res.Status)
 		}
 	}
+	// Many clients read no answer before all is sent, which is more than net/http reads on.
+	large := newRig(t, func(o *httpd.Options) { o.MaxBody = 1 << 20 })
+	conn := large.dial(head + fmt.Sprintf("Content-Length: %d\r\n\r\n", 3<<20))
+	if _, err := io.WriteString(conn, strings.Repeat("x", 3<<20)); err != nil {
+		t.Fatal(err)
+	}
+	if res := answerOf(t, conn); res.StatusCode != 413 {
+		t.Errorf("sent to its end: %s", res.Status)
+	}
 	usual := newRig(t)
 	c = usual.client().open()
 	if p := c.call("echo", `{"x":"`+strings.Repeat("x", 9<<20)+`"}`); p.status != 200 {
@@ -152,6 +161,22 @@ func TestSlowHead(t *testing.T) {
 	}
 }
 
+// Nothing is answered without a token, not even what net/http would answer by itself.
+func TestOptionsOfAll(t *testing.T) {
+	r := newRig(t)
+	address, _ := r.listen(httpd.Listener{})
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	fmt.Fprint(conn, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if res := answerOf(t, conn); res.StatusCode != 401 {
+		t.Errorf("%s", res.Status)
+	}
+}
+
 // Connections over the limit are closed as they come; others go on.
 func TestMaxConns(t *testing.T) {
 	r := newRig(t)
@@ -221,7 +246,7 @@ func TestUnknownMethod(t *testing.T) {
 	if p := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}`); p.message(t)["error"] == nil {
 		t.Errorf("odd params: %d %s", p.status, p.body)
 	}
-	for what, body := range map[string]string{"no JSON": `{`, "two": ping + ping, "a list": `[[]]`, "null": `{"jsonrpc":"2.0","id":null,"method":"ping"}`, "fraction": `{"jsonrpc":"2.0","id":1.5,"method":"no/such"}`} {
+	for what, body := range map[string]string{"no JSON": `{`, "two": ping + ping, "a list": `[[]]`, "other bytes": "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"x\":\"\xff\"}}", "null": `{"jsonrpc":"2.0","id":null,"method":"ping"}`, "fraction": `{"jsonrpc":"2.0","id":1.5,"method":"no/such"}`} {
 		if p := c.post(body); p.status != 400 || p.code(t) >= 0 {
 			t.Errorf("%s: %d %s", what, p.status, p.body)
 		}

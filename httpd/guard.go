@@ -9,9 +9,14 @@ import (
 	"strings"
 )
 
-// LoopbackHosts are the Host headers that a server accepts which only this computer
+// LoopbackHosts are the Host headers that a server on host accepts which only this computer
 // reaches: a page elsewhere whose name was made to lead here sends its own.
-func LoopbackHosts() []string { return []string{"localhost", "127.0.0.1", "[::1]"} }
+func LoopbackHosts(host string) []string {
+	if strings.Contains(host, ":") {
+		host = "[" + strings.Trim(host, "[]") + "]"
+	}
+	return []string{"localhost", "127.0.0.1", "[::1]", host}
+}
 
 // IsLoopback reports whether only this computer reaches what listens on host.
 func IsLoopback(host string) bool {

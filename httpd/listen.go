@@ -42,7 +42,9 @@ func (l Listener) Serve(ctx context.Context, handler http.Handler, end func() er
 		ReadHeaderTimeout: l.HeadTime,
 		IdleTimeout:       idleConnTime,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
+		// "OPTIONS *" is nothing that a server without a token answers either.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
 	listener := net.Listener(newBounded(l.Net, l.MaxConns))
 	if l.Cert != "" {

@@ -94,7 +94,7 @@ func newRig(t testing.TB, change ...func(*httpd.Options)) *rig {
 		t.Fatal(err)
 	}
 	opts := httpd.Options{
-		Path: "/mcp", Hosts: httpd.LoopbackHosts(), Tokens: tokens, Version: "test", FailDelay: time.Millisecond,
+		Path: "/mcp", Hosts: httpd.LoopbackHosts("127.0.0.1"), Tokens: tokens, Version: "test", FailDelay: time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(r.log, nil)), Open: r.open,
 	}
 	for _, f := range change {

@@ -3,6 +3,7 @@ package httpd
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -137,8 +138,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token) {
 // serveModern serves a request of the revisions without sessions, on the principal's lease.
 func (s *Server) serveModern(w http.ResponseWriter, r *http.Request, token Token, sum summary) {
 	e, err := s.lease(token, true)
-	if err != nil {
-		s.refuse(w, r, http.StatusServiceUnavailable, codeBusy, "no lease", err.Error())
+	switch {
+	case errors.Is(err, errClosing):
+		s.turnAway(w, r, closing)
+		return
+	case err != nil:
+		s.refuse(w, r, http.StatusForbidden, codeForbidden, "not opened", err.Error())
 		return
 	}
 	s.answer(w, bind(r, e.session.Server), s.modern, sum)
@@ -146,6 +151,10 @@ func (s *Server) serveModern(w http.ResponseWriter, r *http.Request, token Token
 
 // serveSession serves a request of an open session.
 func (s *Server) serveSession(w http.ResponseWriter, r *http.Request, token Token, id string, sum summary) {
+	if sum.method == "initialize" {
+		s.refuse(w, r, http.StatusBadRequest, codeInvalid, "initialize", "initialize opens a session, and has no "+sessionHeader)
+		return
+	}
 	counts := r.Method == http.MethodPost
 	e, a := s.sessions.use(token.Name, id, counts)
 	if a != admitted {

@@ -29,6 +29,9 @@ func TestSessionLife(t *testing.T) {
 	if p := c.call("echo", `{"x":1}`); p.status != 200 || p.code(t) != 0 || p.header.Get("X-Accel-Buffering") != "no" {
 		t.Errorf("a call: %d %v %s", p.status, p.header, p.body)
 	}
+	if p := c.post(initialize); p.status != 400 || p.code(t) != -32600 {
+		t.Errorf("initialize, again: %d %s", p.status, p.body)
+	}
 	if p := c.do("DELETE", ""); p.status != 204 {
 		t.Errorf("DELETE: %d %s", p.status, p.body)
 	}
@@ -89,6 +92,20 @@ func TestNotOpened(t *testing.T) {
 		}
 		return open == 2
 	})
+}
+
+// A principal for which there is nothing is told so, in both eras.
+func TestNothingToOpen(t *testing.T) {
+	r := newRig(t, func(o *httpd.Options) {
+		o.Open = func(httpd.Opening) (httpd.Session, error) { return nil, errors.New("forbidden: not here") }
+	})
+	if p := r.client().post(initialize, "Mcp-Protocol-Version", ""); p.status != 403 || p.code(t) != -32003 || !strings.Contains(p.body, "not here") {
+		t.Errorf("a session: %d %s", p.status, p.body)
+	}
+	c := &client{rig: r, token: right, version: modern}
+	if p := c.call("echo", `{}`); p.status != 403 || p.code(t) != -32003 || !strings.Contains(p.body, "not here") {
+		t.Errorf("a call without one: %d %s", p.status, p.body)
+	}
 }
 
 // idleTime is short enough to wait for, and long enough for this computer to get to its work.

@@ -57,7 +57,7 @@ type rigOptions struct {
 	client   *mcp.ClientOptions
 	dir      string // of the records; empty: a new one
 	account  string
-	mark     string // of the installation
+	mark     string                                // of the installation
 	level    slog.Level                            // of what is logged
 	mode     string                                // both or cloud; empty: local
 	wire     bool                                  // the cloud is the client over a fake service

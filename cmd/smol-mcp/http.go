@@ -110,7 +110,7 @@ func (p *parts) open(o httpd.Opening) (httpd.Session, error) {
 // acceptedHosts are the Host headers to accept; nil: any.
 func acceptedHosts(c *Config) []string {
 	if len(c.HTTPHosts) == 0 && httpd.IsLoopback(c.HTTPHost) {
-		return httpd.LoopbackHosts()
+		return httpd.LoopbackHosts(c.HTTPHost)
 	}
 	return c.HTTPHosts
 }
