@@ -14,6 +14,6 @@ while :; do
   done
   if [ -n "$smol_over" ] || [ $smol_tenths -le 0 ]; then break; fi
   if sleep "0.$smol_pause" 2>/dev/null; then smol_tenths=$((smol_tenths - smol_pause)); else sleep 1; smol_tenths=$((smol_tenths - 10)); fi
-  if [ $smol_pause -lt 8 ]; then smol_pause=$((smol_pause + 1)); fi
+  if [ $smol_pause -lt 5 ]; then smol_pause=$((smol_pause + 1)); fi
 done
 echo "over$smol_over"
