@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type command struct {
 	flags   []option
 	args    string // names of arguments it takes, as "[FILE]"; empty: none
 	run     func(*call) error
+	program string // of which it is all; empty: a word of smol-mcp
 }
 
 // option is a flag, with two dashes. Every command takes the common ones.
@@ -90,11 +92,26 @@ type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// run carries out a command line and returns the exit code. Errors are told
+// Main is smol-mcp: it carries out its command line and returns the exit code.
+func Main() int { return run(commands()[0], os.Args[1:], os.Stdin, os.Stdout, os.Stderr) }
+
+// MainHTTP is smol-mcp-http, which is smol-mcp http under the name that it used to have.
+func MainHTTP() int {
+	return run(httpProgram(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+}
+
+func httpProgram() command {
+	all := commands()
+	http := all[slices.IndexFunc(all, func(k command) bool { return k.name == "http" })]
+	http.program = "smol-mcp-http"
+	return http
+}
+
+// run carries out a command line that begins at a command. Errors are told
 // here and nowhere else: the program's name, no capital, no full stop, and a
 // line with a hint where we have one.
-func run(args []string, stdin *os.File, stdout, stderr io.Writer) int {
-	c, err := parse(args)
+func run(start command, args []string, stdin *os.File, stdout, stderr io.Writer) int {
+	c, err := parse(start, args)
 	if err == nil {
 		c.stdin, c.stdout, c.stderr = stdin, stdout, stderr
 		err = dispatch(c)
@@ -130,16 +147,16 @@ func dispatch(c *call) error {
 	case c.has("help"):
 		return printHelp(c.stdout, c.command)
 	case c.has("version"):
-		_, err := fmt.Fprintln(c.stdout, "smol-mcp", fullVersion())
+		_, err := fmt.Fprintln(c.stdout, cmp.Or(c.program, "smol-mcp"), fullVersion())
 		return err
 	}
 	return c.run(c)
 }
 
 // parse reads a command line: flags and arguments in any order, "--" ends the
-// flags. The first argument is the command.
-func parse(args []string) (*call, error) {
-	c := &call{command: commands()[0], flags: map[string]string{}}
+// flags. Where it begins at the command without a name, the first argument is the command.
+func parse(start command, args []string) (*call, error) {
+	c := &call{command: start, flags: map[string]string{}}
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		switch {

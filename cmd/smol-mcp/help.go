@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -74,7 +75,7 @@ func printHelp(w io.Writer, k command) error {
 }
 
 func usage(k command) string {
-	words := []string{"smol-mcp", k.name}
+	words := []string{cmp.Or(k.program, strings.TrimSpace("smol-mcp "+k.name))}
 	for _, o := range k.flags {
 		words = append(words, "["+strings.TrimSpace("--"+o.name+" "+o.value)+"]")
 	}
