@@ -1,13 +1,13 @@
-// Smol-mcp is an MCP server that gives agents machines of their own to work in.
-//
-// Without a command it serves one client on standard input and output. Start
-// reading at [serve], which wires a session together, and [life], which ends
-// it; [settings] is the table of everything that can be set, [commands] the
-// table of everything that can be asked of the program.
+// Smol-mcp is an MCP server that gives agents machines of their own to work in. Package cli
+// is all of it.
 package main
 
-import "os"
+import (
+	"os"
+
+	"smol-mcp/cmd/cli"
+)
 
 func main() {
-	os.Exit(Main())
+	os.Exit(cli.Main())
 }
