@@ -174,6 +174,7 @@ func (s *server) listen(ctx context.Context) error {
 			}
 		}
 	}
+	s.machines.Park()
 	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if h.Shutdown(grace) != nil {

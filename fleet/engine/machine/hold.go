@@ -115,32 +115,50 @@ const ringSize = 1 << 20
 func (m *Manager) unpark(ctx context.Context, vm *machine, p *process) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	q, err := m.monitor(ctx, vm.dir, p)
-	if err != nil {
+	ring, err := m.takeRing(ctx, vm, p)
+	what := ""
+	switch {
+	case err != nil && !errors.Is(err, errNoRing):
 		m.opts.Log.Warn("console not found again", "machine", vm.name(), "err", err)
-		return
+		what = "what was printed while no engine ran may be lost"
+	case err != nil:
+		what = "what was printed while no engine ran is not kept"
+	case len(ring) >= ringSize:
+		what = "the beginning of what was printed while no engine ran is not kept"
 	}
-	defer q.Close()
-	backend, err := q.Backend(ctx, "console")
-	if err == nil && !strings.HasPrefix(backend, "ringbuf") {
-		err = vm.console.note("what was printed while no engine ran is not kept")
-	} else if err == nil {
-		var ring []byte
-		if ring, err = q.ReadRing(ctx, "console", ringSize); err == nil {
-			if len(ring) >= ringSize {
-				err = vm.console.note("the beginning of what was printed while no engine ran is not kept")
-			}
-			err = errors.Join(err, vm.console.append(ring), q.ToSocket(ctx, "console", "console.sock"))
-		}
+	if what != "" {
+		err = vm.console.note(what)
 	}
-	if err != nil && ctx.Err() == nil {
-		m.opts.Log.Warn("console not found again", "machine", vm.name(), "err", err)
+	if err := errors.Join(err, vm.console.append(ring)); err != nil {
+		m.opts.Log.Warn("console not kept", "machine", vm.name(), "err", err)
 	}
 }
 
-// park gives the consoles of all running machines to rings, for an engine that ends.
-// Where QEMU cannot, what is printed meanwhile is lost.
-func (m *Manager) park() {
+var errNoRing = errors.New("the console went nowhere")
+
+// takeRing returns what a console printed to its ring, and gives the console back to
+// its socket.
+func (m *Manager) takeRing(ctx context.Context, vm *machine, p *process) ([]byte, error) {
+	q, err := m.monitor(ctx, vm.dir, p)
+	if err != nil {
+		return nil, err
+	}
+	defer q.Close()
+	backend, err := q.Backend(ctx, "console")
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(backend, "ringbuf") {
+		return nil, errNoRing
+	}
+	ring, err := q.ReadRing(ctx, "console", ringSize)
+	return ring, errors.Join(err, q.ToSocket(ctx, "console", "console.sock"))
+}
+
+// Park gives the consoles of all running machines to rings, for an engine that ends:
+// early, since whoever ends it may not wait for long. Where QEMU cannot, what is printed
+// meanwhile is lost.
+func (m *Manager) Park() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	var all sync.WaitGroup
@@ -148,7 +166,7 @@ func (m *Manager) park() {
 		vm.mu.Lock()
 		h, p, state := vm.held, vm.record.Process, vm.record.State
 		vm.mu.Unlock()
-		if h == nil || state != Running || !p.alive(m.host.bootID) {
+		if h == nil || state != Running || !p.alive(m.host.bootID) || h.parked.Load() {
 			continue
 		}
 		all.Go(func() {

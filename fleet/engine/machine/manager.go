@@ -123,7 +123,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 
 // Close lets go of the machines, which go on.
 func (m *Manager) Close() error {
-	m.park()
+	m.Park()
 	m.end()
 	m.mu.Lock()
 	for _, vm := range m.machines {

@@ -130,7 +130,11 @@ func (m *Manager) makeTemplate(ctx context.Context, dir string, memoryMB, cpus i
 	}
 	// The memory stays writable for its owner: QEMU opens it so, also for a private
 	// view.
-	return os.Rename(work, dir)
+	err = os.Rename(work, dir)
+	if err != nil && isFile(filepath.Join(dir, "state")) {
+		return nil // another engine has made the same
+	}
+	return err
 }
 
 // sized makes a file of zeroes that takes no room yet.
