@@ -86,7 +86,7 @@ func listed(hosts []string, header string) bool {
 // splitHost takes a Host header apart; false when it is none. The brackets of an
 // address stay off.
 func splitHost(s string) (host, port string, ok bool) {
-	if s == "" || strings.ContainsAny(s, "/@?# \t\\") {
+	if s == "" || strings.ContainsAny(s, "/@?#* \t\\") {
 		return "", "", false
 	}
 	host, port, err := net.SplitHostPort(s)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -141,7 +142,7 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if k.loaded != nil && now == k.stamp {
 		return k.loaded, nil
 	}
-	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
+	pair, err := k.load()
 	if err != nil && k.loaded != nil {
 		return k.loaded, nil
 	}
@@ -150,4 +151,17 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	k.loaded, k.stamp = &pair, now
 	return k.loaded, nil
+}
+
+// load reads the pair, whose key only its owner, and readers of its group, may be able to use.
+func (k *keyPair) load() (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(k.cert, k.key)
+	if err != nil {
+		return pair, err
+	}
+	info, err := os.Stat(k.key)
+	if err == nil && openToOthers(info, 0o027) {
+		err = fmt.Errorf("%s: the key is another user's, or others can use it (mode %04o): chown, chmod 600", k.key, info.Mode().Perm())
+	}
+	return pair, err
 }

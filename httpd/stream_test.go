@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -136,5 +137,17 @@ func TestTLS(t *testing.T) {
 	}
 	if err := (httpd.Listener{Net: n, Cert: cert, Key: cert, Log: discard()}).Serve(t.Context(), r.server.Handler(), func() error { return nil }); err == nil {
 		t.Error("a certificate without its key is served")
+	}
+	if runtime.GOOS == "windows" {
+		return // modes do not say who may read a file
+	}
+	if n, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(key, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := (httpd.Listener{Net: n, Cert: cert, Key: key, Log: discard()}).Serve(t.Context(), r.server.Handler(), func() error { return nil }); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("a key that others can read: %v", err)
 	}
 }

@@ -142,7 +142,7 @@ func checkListen(s string) error {
 
 // checkEndpoint accepts a path as it stands in requests.
 func checkEndpoint(s string) error {
-	if u, err := url.Parse(s); err != nil || u.Path != s || !strings.HasPrefix(s, "/") || path.Clean(s) != s || s == httpd.HealthPath {
+	if u, err := url.Parse(s); err != nil || u.Path != s || u.EscapedPath() != s || !strings.HasPrefix(s, "/") || path.Clean(s) != s || s == httpd.HealthPath {
 		return fmt.Errorf("%q is no path such as /mcp, without escapes, and other than %s", s, httpd.HealthPath)
 	}
 	return nil
