@@ -17,7 +17,7 @@ import (
 // watch writes a line of the access log for each request of a session: who asked for
 // what about which machine, how long it took and what came of it. Neither arguments nor
 // output are in it.
-func (s *Server) watch(token Token) mcp.Middleware {
+func (s *Server) watch(token Token, session Session) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if strings.HasPrefix(method, "notifications/") || method == "ping" {
@@ -31,6 +31,9 @@ func (s *Server) watch(token Token) mcp.Middleware {
 			tool, target, machine := subject(req)
 			if machine == "" {
 				machine = made(res)
+			}
+			if target == "" && tool != "" {
+				target = session.Target()
 			}
 			line = add(add(add(line, "tool", tool), "target", target), "machine", machine)
 			line = append(line, slog.Float64("ms", float64(time.Since(begin).Microseconds())/1000), slog.String("outcome", outcome(res, err)))

@@ -269,6 +269,10 @@ func TestAccessLog(t *testing.T) {
 	if p := c.post(ping, "X-Request-Id", "no good\" id"); len(p.header.Get("X-Request-Id")) != 16 {
 		t.Errorf("a bad id: %v", p.header)
 	}
+	c.call("own", `{}`)
+	if n := len(r.log.lines("msg=request", "tool=own", "target=here")); n != 1 {
+		t.Errorf("a call without a target: %d lines", n)
+	}
 	lines := r.log.lines("msg=request", "principal=a", "method=tools/call", "tool=echo", "target=local", "machine=mcp-x", "outcome=ok", "request=req-1", "ms=", "session="+c.session[:8])
 	if len(lines) != 1 || bytes.Contains([]byte(r.log.String()), []byte("hush")) {
 		t.Errorf("log:\n%s", r.log.String())

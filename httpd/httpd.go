@@ -36,6 +36,9 @@ type Session interface {
 	// Server is its MCP server.
 	Server() *mcp.Server
 
+	// Target is where calls are carried out that do not say where; empty when they have to.
+	Target() string
+
 	// Busy reports whether something of it runs that must not be cut short.
 	Busy() bool
 

@@ -27,7 +27,7 @@ func (o *opening) get() (Session, error) {
 	o.once.Do(func() {
 		o.session, o.err = o.server.opts.Open(Opening{Token: o.token, Kind: "http", Lease: o.server.leaseOf(o.token)})
 		if o.err == nil {
-			o.session.Server().AddReceivingMiddleware(o.server.watch(o.token), o.enter)
+			o.session.Server().AddReceivingMiddleware(o.server.watch(o.token, o.session), o.enter)
 		}
 	})
 	return o.session, o.err
@@ -96,7 +96,7 @@ func (s *Server) lease(token Token, make bool) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	session.Server().AddReceivingMiddleware(s.watch(token))
+	session.Server().AddReceivingMiddleware(s.watch(token, session))
 	p.used = time.Now()
 	p.lease = &entry{token: token, principal: p, session: session, asked: p.used}
 	return p.lease, nil

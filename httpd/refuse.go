@@ -33,7 +33,11 @@ var (
 // a word for why.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status, code int, why, message string) {
 	if left, ok := s.refusals.pass(time.Now()); ok {
-		s.opts.Log.Info("refused", "request", w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr, "method", r.Method, "status", status, "why", why, "unlogged", left)
+		log := s.opts.Log
+		if left > 0 {
+			log = log.With("unlogged", left)
+		}
+		log.Info("refused", "request", w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr, "method", r.Method, "status", status, "why", why)
 	}
 	writeError(w, status, nil, code, message)
 }

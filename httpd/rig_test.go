@@ -48,6 +48,7 @@ type fake struct {
 }
 
 func (f *fake) Server() *mcp.Server { return f.server }
+func (f *fake) Target() string      { return "here" }
 func (f *fake) Busy() bool          { return f.busy.Load() }
 func (f *fake) Review(context.Context) {
 	if f.brief.Load() && f.reviewed.Add(1) == 2 { // the second look finds that it is over

@@ -17,38 +17,55 @@ const consoleStream = "console"
 // longestFollowPause bounds the pause between looks at a log that cannot be read.
 const longestFollowPause = time.Minute
 
-// followers are the logs that the client of a session has subscribed to, each
-// with one goroutine, so looks never overlap.
+// followers are the logs that the clients of a session have subscribed to, each
+// with one goroutine, so looks never overlap. A lease has several clients.
 type followers struct {
 	mu      sync.Mutex
 	running map[string]*follower // by address
 }
 
 type follower struct {
-	target string
-	cancel context.CancelFunc
+	target  string
+	cancel  context.CancelFunc
+	clients map[*mcp.ServerSession]bool // who is told
 }
 
 // begin reports whether uri is not followed yet, and notes that it is by new from
-// now on.
-func (f *followers) begin(uri string, new *follower) bool {
+// now on. Either way client is told.
+func (f *followers) begin(uri string, new *follower, client *mcp.ServerSession) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.running[uri] != nil {
+	if now := f.running[uri]; now != nil {
+		now.clients[client] = true
 		return false
 	}
 	if f.running == nil {
 		f.running = map[string]*follower{}
 	}
+	new.clients = map[*mcp.ServerSession]bool{client: true}
 	f.running[uri] = new
 	return true
 }
 
-// end ends following uri by that follower, or by any when it is nil.
+// end ends following uri by that follower.
 func (f *followers) end(uri string, that *follower) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now := f.running[uri]; now != nil && (that == nil || that == now) {
+	if f.running[uri] == that {
+		that.cancel()
+		delete(f.running, uri)
+	}
+}
+
+// leave ends following uri when client was the last to be told.
+func (f *followers) leave(uri string, client *mcp.ServerSession) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.running[uri]
+	if now == nil {
+		return
+	}
+	if delete(now.clients, client); len(now.clients) == 0 {
 		now.cancel()
 		delete(f.running, uri)
 	}
@@ -86,8 +103,8 @@ func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 		cancel()
 		return resourceError(errSessionOver)
 	}
-	this := &follower{one.fleet.Target(), cancel}
-	if !s.followed.begin(uri, this) {
+	this := &follower{target: one.fleet.Target(), cancel: cancel}
+	if !s.followed.begin(uri, this, req.Session) {
 		s.follows.done()
 		cancel()
 		return nil
@@ -101,7 +118,7 @@ func (s *Session) subscribe(ctx context.Context, req *mcp.SubscribeRequest) erro
 }
 
 func (s *Session) unsubscribe(_ context.Context, req *mcp.UnsubscribeRequest) error {
-	s.followed.end(req.Params.URI, nil)
+	s.followed.leave(req.Params.URI, req.Session)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -171,4 +172,42 @@ func TestLease(t *testing.T) {
 	if names := r.names(); len(names) != 0 {
 		t.Errorf("after the end of the lease there are %v", names)
 	}
+}
+
+// Clients of a lease that follow the same log do not end it for each other.
+func TestFollowTogether(t *testing.T) {
+	r, heard := follower(t, "2026-07-28")
+	near, far := mcp.NewInMemoryTransports()
+	if _, err := r.session.Server().Connect(t.Context(), near, nil); err != nil {
+		t.Fatal(err)
+	}
+	other, err := mcp.NewClient(&mcp.Implementation{Name: "other", Version: "1"}, nil).Connect(t.Context(), far, &mcp.ClientSessionOptions{ProtocolVersion: "2026-07-28"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	name := r.machine(nil)
+	uri := "smol://machine/local/" + name + "/logs"
+	for _, c := range []*mcp.ClientSession{r.client, other} {
+		if err := c.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	looks := func() int { return r.memory.Count("Logs") }
+	eventually(t, "it is followed", func() bool { return looks() > 4 })
+	if err := other.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: uri}); err != nil {
+		t.Fatal(err)
+	}
+	r.memory.Print(name, "new")
+	if p := hear(t, heard); p.URI != uri {
+		t.Errorf("heard %v", p)
+	}
+	if err := r.client.Unsubscribe(t.Context(), &mcp.UnsubscribeParams{URI: uri}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "nobody follows it any more", func() bool {
+		before := looks()
+		time.Sleep(100 * time.Millisecond) // ten times the pause between looks
+		return looks() == before
+	})
 }

@@ -66,6 +66,14 @@ func (s *Session) served() []*site {
 	return s.sites
 }
 
+// Target is the fleet that calls are about which name none; empty when they have to.
+func (s *Session) Target() string {
+	if served := s.served(); len(served) == 1 {
+		return served[0].fleet.Target()
+	}
+	return ""
+}
+
 // siteOf is the fleet of that name, if the session may use it.
 func (s *Session) siteOf(target string) (*site, error) {
 	for _, one := range s.served() {

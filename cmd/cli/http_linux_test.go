@@ -45,7 +45,7 @@ func TestHTTPWorkedExample(t *testing.T) {
 	if left := p.machines(); len(left) != 0 {
 		t.Errorf("left after the end: %v", left)
 	}
-	for _, word := range []string{`"principal":"default"`, `"tool":"run-command"`, `"outcome":"ok"`, `"ms":`, `"why":"the server ends"`} {
+	for _, word := range []string{`"principal":"default"`, `"tool":"run-command","target":"local"`, `"outcome":"ok"`, `"ms":`, `"why":"the server ends"`} {
 		if !strings.Contains(s.log.String(), word) {
 			t.Errorf("the log has no %s", word)
 		}
@@ -148,6 +148,29 @@ func TestHTTPKilledInTheMiddle(t *testing.T) {
 			t.Errorf("recorded: %s", line)
 		}
 	}
+}
+
+// A DELETE is answered when the end is on record: the machines go although the server is killed
+// right after it, and although a crashed session's would be kept for a while.
+func TestHTTPDeleteIsOnRecord(t *testing.T) {
+	p := newHTTPPlace(t)
+	s := p.start()
+	r := s.raw(theToken)
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := r.call(t.Context(), "create-machine", map[string]any{"image": "alpine:3.20", "network": "open"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err := r.do(t.Context(), "DELETE", "")
+	s.end(syscall.SIGKILL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.start()
+	eventually(t, "the machines are gone", 30*time.Second, func() bool { return len(p.machines()) == 0 })
 }
 
 // Named tokens: each has machines of its own, what limits it holds, and one that is
