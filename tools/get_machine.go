@@ -65,7 +65,7 @@ const (
 
 // commands lists the commands of a machine that runs; none when the guest does not tell.
 func (c *call) commands(ctx context.Context, name string) []listedCommand {
-	if c.contacts.of(name).noShell {
+	if c.contacts.of(name).noShell || c.halting.of(name) > 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)

@@ -80,6 +80,7 @@ var errNoFiles = errors.New("the guest has no writable directory, or no space in
 // A reply is what a script printed.
 type reply struct {
 	started bool     // this call started the machine, or it has booted since our last one
+	boot    string   // names the guest's boot; "-" where it does not tell
 	dir     string   // where the guest keeps files of ours; empty when nothing is writable
 	line    []string // the words of the second line
 	stdout  []byte   // what follows it
@@ -91,7 +92,7 @@ type reply struct {
 // unframed takes off what run.sh and look.sh put at the ends of their streams, so
 // that what was cut off on the way is noticed. stderr tells whether there is one.
 func (r reply) unframed(stderr bool) reply {
-	const end = "smol1 end\n"
+	const end, cut = "smol1 end\n", "smol1 cut\n"
 	var wholeOut, wholeErr bool
 	r.stdout, wholeOut = bytes.CutSuffix(r.stdout, []byte(end))
 	if stderr {
@@ -99,6 +100,7 @@ func (r reply) unframed(stderr bool) reply {
 	} else {
 		r.stderr, wholeErr = nil, true // what is there is the engine's
 	}
+	r.stdout, r.stderr = bytes.TrimSuffix(r.stdout, []byte(cut)), bytes.TrimSuffix(r.stderr, []byte(cut))
 	r.whole = wholeOut && wholeErr
 	return r
 }
@@ -109,6 +111,7 @@ func (r reply) unframed(stderr bool) reply {
 // command, and the program to make one.
 type contact struct {
 	met, noShell, noGroup, noSetsid bool
+	boot                            string // of our last script there, as in [reply]
 	dir                             string // where the guest keeps files of ours; empty when not known
 }
 
@@ -170,9 +173,12 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 		return reply{started: !ran, result: res}, &fleet.Error{Code: fleet.CodeUnreachable, Op: "run in machine " + name,
 			Why: fmt.Sprintf("the guest answered with exit code %d and %s", res.ExitCode, fleet.Quote(string(res.Stderr))), MaybeDone: true}
 	}
-	known := c.contacts.of(name).met
-	c.contacts.change(name, func(k contact) contact { k.met, k.dir = true, r.dir; return k })
-	r.started = !up && (known || !ran)
+	before := c.contacts.of(name)
+	c.contacts.change(name, func(k contact) contact { k.met, k.boot, k.dir = true, r.boot, r.dir; return k })
+	r.started = !up && (before.met || !ran)
+	if before.met && r.boot != "-" && before.boot != "-" {
+		r.started = r.boot != before.boot // the mark may have been removed
+	}
 	return r, nil
 }
 
@@ -200,14 +206,11 @@ func isNoShell(text string) bool {
 // did not run.
 func parseReply(res fleet.Result) (r reply, up bool, err error) {
 	first, rest, found := bytes.Cut(res.Stdout, []byte("\n"))
-	words := strings.SplitN(string(first), " ", 3)
-	if !found || words[0] != "smol1" || len(words) < 2 {
+	words := strings.SplitN(string(first), " ", 4)
+	if !found || words[0] != "smol1" || len(words) < 4 {
 		return reply{}, false, errors.New("no answer of a script")
 	}
-	r = reply{stderr: res.Stderr, result: res}
-	if len(words) == 3 {
-		r.dir = words[2]
-	}
+	r = reply{stderr: res.Stderr, result: res, boot: words[2], dir: words[3]}
 	second, body, found := bytes.Cut(rest, []byte("\n"))
 	if found {
 		r.line, r.stdout = strings.Fields(string(second)), body

@@ -284,6 +284,11 @@ func (c *call) runDirect(ctx context.Context, name string, j job, cause error) (
 	}
 	e := ending{took: time.Since(begin), outputs: [2]output{all(res.Stdout), all(res.Stderr)},
 		note: why + ": the engine ran the command itself, to its end, and keeps no more output than it returned"}
+	for i, cut := range []bool{res.StdoutTruncated, res.StderrTruncated} {
+		if e.outputs[i].cut = cut; cut {
+			e.say(fmt.Sprintf("it dropped what %s had after %d bytes, which is lost", streamNames[i], e.outputs[i].total))
+		}
+	}
 	if res.ExitCode == exitTimeout && e.took >= j.timeout {
 		e.timedOut = true
 		return e, nil

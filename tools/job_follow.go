@@ -25,6 +25,7 @@ func (c *call) follow(ctx context.Context, name string, j job, e ending, begin t
 		if ctx.Err() != nil {
 			return e, c.left(ctx, name, j, e.id)
 		}
+		e.took = time.Since(begin) // where the guest cannot tell
 		found, s, err := c.glance(ctx, name, e)
 		switch {
 		case ctx.Err() != nil:
@@ -32,7 +33,7 @@ func (c *call) follow(ctx context.Context, name string, j job, e ending, begin t
 		case errors.Is(err, errOff):
 			e.say(explain(err).Why)
 			return e, nil
-		case err != nil && (!j.once || isPermanent(err) || time.Now().After(limit)):
+		case err != nil && (isPermanent(err) || time.Now().After(limit)):
 			return e, lookedInVain(e.id, err)
 		case err == nil && s.state == "gone":
 			return e, vanished(name, e.id, lost)
@@ -91,6 +92,9 @@ func lookedInVain(id string, cause error) error {
 	failure.MaybeDone = true
 	failure.Why = sentence(failure.Why) + " The command was sent as " + id + ", and how it stands is not known"
 	failure.Next = "ask with read-command before you run it again"
+	if failure.Code == fleet.CodeNotFound {
+		failure.Next = "the machine is gone, and the command with it"
+	}
 	return &failure
 }
 

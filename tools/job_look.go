@@ -35,6 +35,9 @@ type part struct{ from, count, tail int64 }
 // isOn returns an error when the machine does not run, so that asking in the guest
 // would start it, and nothing of a command could be alive.
 func (c *call) isOn(ctx context.Context, name string) error {
+	if c.halting.of(name) > 0 { // what is asked while it stops may start it again
+		return offError(name, "stopping")
+	}
 	m, err := c.fleet.Get(ctx, name)
 	if err != nil {
 		return err
@@ -43,8 +46,12 @@ func (c *call) isOn(ctx context.Context, name string) error {
 	if m.State == fleet.Running || m.State == fleet.Unreachable {
 		return nil
 	}
+	return offError(name, string(m.State))
+}
+
+func offError(name, state string) error {
 	return &fleet.Error{Code: fleet.CodeNotReady, Op: "look at a command in machine " + name, Err: errOff,
-		Why:  "the machine is in state " + string(m.State) + ": commands end with it, and how this one ended is not known",
+		Why:  "the machine is in state " + state + ": commands end with it, and how this one ended is not known",
 		Next: "call start-machine, and look for its effects before you run it again: its output most likely went with /tmp"}
 }
 
@@ -121,6 +128,9 @@ func (s standing) ends(i int, p part) output {
 	head, rest := data[:first], data[first:]
 	// As look.sh has it: the last blocks, but none twice.
 	begin := max((size+block-1)/block-p.tail, p.from+p.count) * block
+	if int64(len(rest)) < size-begin {
+		return output{head: head, total: size} // cut off on the way: where it ends is not the stream's end
+	}
 	rest = rest[:min(int64(len(rest)), max(size-begin, 0))]
 	if begin == (p.from+p.count)*block {
 		return output{head: data[:first+int64(len(rest))], total: size}

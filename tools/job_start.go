@@ -120,6 +120,9 @@ func released(ctx context.Context, r reply, answered <-chan answer) (reply, erro
 // release ends the request of a job, which goes on until its time is over, also when
 // nobody of ours lives any more.
 func (c *call) release(ctx context.Context, name, id string, left time.Duration) (reply, error) {
+	if c.halting.of(name) > 0 {
+		return reply{}, offError(name, "stopping")
+	}
 	return c.inGuest(ctx, name, scripts.release(), fleet.Command{Timeout: scriptTimeout, Brief: true}, halves(id), seconds(left), scripts.watch())
 }
 

@@ -81,7 +81,7 @@ func (c *call) outcome(name string, e ending) runOut {
 		if s.base64 {
 			out.encode(i)
 		}
-		if s.truncated {
+		if s.truncated || e.outputs[i].cut {
 			out.Truncated = true
 			c.overflows(&out, name, streamNames[i], e.outputs[i])
 		}

@@ -26,6 +26,9 @@ type hostRunner struct {
 	noSetsid   bool // the program setsid is missing
 }
 
+// bootID is the file that names the boot instead of the kernel's, once it is there.
+func (h hostRunner) bootID() string { return filepath.Join(h.dir, "boot_id") }
+
 func (h hostRunner) exec(ctx context.Context, _ string, cmd fleet.Command) (fleet.Result, error) {
 	argv := cmd.Argv
 	if argv[0] == "sh" {
@@ -33,6 +36,9 @@ func (h hostRunner) exec(ctx context.Context, _ string, cmd fleet.Command) (flee
 	}
 	if h.noSetsid && argv[0] == "setsid" {
 		return fleet.Result{}, &fleet.Error{Code: fleet.CodeInternal, Op: "exec", Why: "failed to spawn command: No such file or directory (os error 2)", MaybeDone: true}
+	}
+	if _, err := os.Stat(h.bootID()); err == nil {
+		argv = strings.Split(strings.ReplaceAll(strings.Join(argv, "\x00"), "/proc/sys/kernel/random/boot_id", h.bootID()), "\x00")
 	}
 	run := exec.Command(argv[0], argv[1:]...)
 	run.SysProcAttr = &syscall.SysProcAttr{Setsid: !h.grouped}
@@ -90,7 +96,7 @@ func TestScriptsInShells(t *testing.T) {
 				t.Errorf("a file without a size: %v of %v bytes", smaps["bytes"], smaps["size"])
 			}
 			stopped(t, r, name, host.dir)
-			if err := os.WriteFile(filepath.Join(host.dir, ".smol-mcp", "up"), []byte("another-boot\n"), 0o600); err != nil {
+			if err := os.WriteFile(host.bootID(), []byte("another-boot\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if ran := r.run(name, "true"); ran["startedMachine"] != true {

@@ -26,6 +26,7 @@ type output struct {
 	total      int64  // bytes
 	path       string // guest file with all of it; empty when there is none
 	held       int64  // bytes more: the beginning of a character that is still being printed
+	cut        bool   // the fleet dropped what followed
 	skip       bool   // it is not to be shown
 }
 

@@ -92,3 +92,24 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+// An answer that was cut off on the way loses nothing silently: its mark is no output, and what
+// came last is not taken for the stream's end.
+func TestCutLook(t *testing.T) {
+	p := part{count: 1, tail: 2}
+	whole := strings.Repeat("a", block) + strings.Repeat("y", block) + "end\n"
+	for answer, tail := range map[string]string{whole + "smol1 end\n": strings.Repeat("y", block) + "end\n", whole[:block+100] + "smol1 cut\n": "", whole[:block+100]: ""} {
+		r := reply{line: strings.Fields("exit 0 1 2 - - 0 60 40964 0"), stdout: []byte("/tmp/x\n" + answer), stderr: []byte("smol1 end\n")}
+		s, err := r.standing()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := s.output(0, p); string(o.head) != whole[:block] || string(o.tail) != tail || o.total != 40964 {
+			t.Errorf("%d bytes of head, tail %.20q, total %d", len(o.head), o.tail, o.total)
+		}
+	}
+	r := reply{line: strings.Fields("exit 0 1 2 - - 0 60 100 0"), stdout: []byte("/tmp/x\nabcsmol1 cut\n"), stderr: []byte("smol1 end\n")}
+	if s, err := r.standing(); err != nil || string(s.output(0, p).head) != "abc" {
+		t.Errorf("a short one: %v, %v", s, err)
+	}
+}

@@ -27,6 +27,8 @@ func stopMachine() tool {
 
 func (c *call) stopMachine(ctx context.Context, in stopIn) (machine, error) {
 	c.stage("stopping %s", in.Name)
+	c.halting.change(in.Name, func(n int) int { return n + 1 })
+	defer c.halting.change(in.Name, func(n int) int { return n - 1 })
 	m, err := c.fleet.Stop(ctx, in.Name, fleet.StopOptions{KeepMemory: in.KeepMemory})
 	if err != nil {
 		return machine{}, c.nearby(ctx, in.Name, err)

@@ -104,6 +104,7 @@ type site struct {
 	underway byMachine[deadlines] // of commands that run without a call
 	attached byMachine[int]       // jobs that keep their requests open
 	awaits   byMachine[*awaited]
+	halting  byMachine[int] // calls that stop it
 }
 
 // New makes the server of one session. kind is "stdio", "http" or "stateless". Nothing is

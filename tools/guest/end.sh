@@ -11,7 +11,13 @@ smol_signal() {
 # Whether something of it is left.
 smol_left() {
   if [ -n "$(smol_marked)" ]; then return 0; fi
-  if [ "$smol_group" != - ]; then kill -0 "-$smol_group"; return; fi
+  if [ "$smol_group" != - ]; then
+    kill -0 "-$smol_group" || return 1
+    if [ ! -e /proc/self/stat ] || ! command -v grep >/dev/null; then return 0; fi
+    # The dead stay in the group until somebody reaps them, which may be never.
+    [ -n "$(grep -ls ") [^ZX] [0-9]* $smol_group " /proc/[0-9]*/stat)" ]
+    return
+  fi
   if [ "$smol_state" != running ]; then return 1; fi
   smol_read
   [ "$smol_code" = - ]
@@ -35,15 +41,17 @@ smol_wait() {
     if [ $smol_pause -lt 6 ]; then smol_pause=$((smol_pause + 1)); fi
   done
 } 2>/dev/null
-# smol_finish SIGNAL TENTHS WHY: signal, wait, and kill what is left then; with TENTHS 0 nothing
-# is waited for, and with WHY - nothing is killed.
+# smol_finish SIGNAL TENTHS WHY: signal, wait, and kill what is left then; with WHY - nothing is
+# killed. KILL is not for the job's shell at first, which is to write the end down.
 smol_finish() {
   # Of a job that has ended the group's number may be another's.
   if [ "$smol_state" != running ] && [ -e /proc/self/stat ]; then smol_group=-; fi
   if [ "$3" != - ] && [ "$smol_state" = running ]; then echo "$3" >"$smol_f.why"; fi
-  smol_signal "$1"
-  smol_wait "$2"
-  if [ "$3" = - ] || ! smol_left; then return; fi
+  if [ "$1" != KILL ]; then
+    smol_signal "$1"
+    smol_wait "$2"
+    if [ "$3" = - ] || ! smol_left; then return; fi
+  fi
   smol_signal KILL marked
   smol_wait 3
   if ! smol_left; then return; fi

@@ -1,7 +1,8 @@
 # Begins every script. Prints, before anything else, one line:
-#   smol1 UP DIR
+#   smol1 UP BOOT DIR
 # UP is 1 when a script of ours has run since the guest booted: the mark names
-# the boot, and is gone where the directory does not outlive one. DIR is where
+# the boot, and is gone where the directory does not outlive one. BOOT is the boot's id,
+# - where the guest does not tell. DIR is where
 # files of ours are; empty when nothing is writable. Once the directory is there, no
 # program is run, so the line costs no process. All variables begin with smol_: others
 # may be the image's.
@@ -18,4 +19,4 @@ if [ "$smol_mark" = "$smol_boot" ]; then
 elif [ -n "$smol_dir" ]; then
   { echo "$smol_boot" >"$smol_dir/up"; } 2>/dev/null
 fi
-echo "smol1 $smol_up $smol_dir"
+echo "smol1 $smol_up $smol_boot $smol_dir"
