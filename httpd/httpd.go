@@ -80,6 +80,7 @@ type Options struct {
 	MaxSessions int           // of one principal
 	MaxRequests int           // of one principal at once
 	MaxBody     int64         // bytes
+	MaxBodies   int64         // bytes of all requests of one principal at once
 	BodyTime    time.Duration // for the next piece of a body to come
 	KeepAlive   time.Duration // between signs of life on a silent stream
 	WriteTime   time.Duration // for a client to take what is sent
@@ -91,8 +92,9 @@ type Options struct {
 const (
 	DefaultIdle        = 30 * time.Minute
 	DefaultMaxSessions = 1000
-	DefaultMaxRequests = 256
+	DefaultMaxRequests = 1024
 	DefaultMaxBody     = 16 << 20
+	DefaultMaxBodies   = 128 << 20
 	DefaultBodyTime    = 20 * time.Second
 	DefaultKeepAlive   = 15 * time.Second
 	DefaultWriteTime   = 30 * time.Second
@@ -111,6 +113,7 @@ func (o *Options) fill() {
 	set(&o.MaxSessions, DefaultMaxSessions)
 	set(&o.MaxRequests, DefaultMaxRequests)
 	set(&o.MaxBody, DefaultMaxBody)
+	set(&o.MaxBodies, DefaultMaxBodies)
 	set(&o.BodyTime, DefaultBodyTime)
 	set(&o.KeepAlive, DefaultKeepAlive)
 	set(&o.WriteTime, DefaultWriteTime)

@@ -53,13 +53,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	news := r.Method == http.MethodGet || r.Header.Get(methodHeader) == listenMethod
-	p, a := s.sessions.begin(token.Name, news)
+	size := min(r.ContentLength, s.opts.MaxBody)
+	if size < 0 { // it will tell
+		size = s.opts.MaxBody
+	}
+	in, a := s.sessions.begin(token.Name, news, size)
 	if a != admitted {
 		s.turnAway(w, r, a)
 		return
 	}
-	defer s.sessions.done(p, news)
-	s.route(w, r, token)
+	defer s.sessions.done(in)
+	s.route(w, r, token, in)
 }
 
 // turnAway answers a request for which there is no room, no session or no server.
@@ -68,7 +72,7 @@ func (s *Server) turnAway(w http.ResponseWriter, r *http.Request, a admission) {
 	case tooMuch:
 		w.Header().Set("Retry-After", "1")
 		s.refuse(w, r, http.StatusTooManyRequests, codeBusy, "too many requests",
-			"this token has as many requests running as it may; wait until some have ended")
+			"this token has as many requests running as it may, or their bodies are too large together; wait until some have ended")
 	case full:
 		w.Header().Set("Retry-After", "10")
 		s.refuse(w, r, http.StatusTooManyRequests, codeBusy, "too many sessions",
@@ -96,13 +100,14 @@ func (s *Server) health(w http.ResponseWriter) {
 }
 
 // route reads the body and finds out which of the two ways of the protocol a request goes.
-func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token) {
+func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token, in *passage) {
 	var sum summary
 	if r.Method == http.MethodPost {
 		body, ok := s.readBody(w, r)
 		if !ok {
 			return
 		}
+		s.sessions.fit(in, int64(len(body)))
 		var code int
 		var err error
 		if sum, code, err = examine(body); err != nil {

@@ -43,9 +43,10 @@ type entry struct {
 type principal struct {
 	name  string
 	lease *entry
-	count int // sessions with a handshake, also those that are being opened
-	open  int // requests that keep the lease
-	news  int // requests that only wait for news
+	count int   // sessions with a handshake, also those that are being opened
+	open  int   // requests that keep the lease
+	news  int   // requests that only wait for news
+	bytes int64 // of the bodies of requests
 	used  time.Time
 }
 
@@ -74,29 +75,47 @@ const (
 	full               // no room for another session
 )
 
-// begin counts a request of a principal until done. One that only waits for news keeps
-// nothing, and is counted apart.
-func (t *sessions) begin(name string, news bool) (*principal, admission) {
+// A passage is a request of a principal that has been let in.
+type passage struct {
+	principal *principal
+	news      bool  // it only waits for news
+	size      int64 // of its body, in bytes
+}
+
+// begin counts a request of a principal, with a body of so many bytes, until done. One that
+// only waits for news keeps nothing, and is counted apart.
+func (t *sessions) begin(name string, news bool, size int64) (*passage, admission) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.of(name)
 	switch {
 	case t.closed:
 		return nil, closing
-	case news && p.news >= t.server.opts.MaxSessions, !news && p.open >= t.server.opts.MaxRequests:
+	case news && p.news >= t.server.opts.MaxSessions, !news && p.open >= t.server.opts.MaxRequests, p.bytes+size > t.server.opts.MaxBodies:
 		return nil, tooMuch
 	case news:
 		p.news++
 	default:
 		p.open++
 	}
-	return p, admitted
+	p.bytes += size
+	return &passage{p, news, size}, admitted
 }
 
-func (t *sessions) done(p *principal, news bool) {
+// fit corrects the size of a body that is known by now.
+func (t *sessions) fit(in *passage, size int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if news {
+	in.principal.bytes += size - in.size
+	in.size = size
+}
+
+func (t *sessions) done(in *passage) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := in.principal
+	p.bytes -= in.size
+	if in.news {
 		p.news--
 		return
 	}

@@ -229,6 +229,25 @@ func TestMaxRequests(t *testing.T) {
 	eventually(t, "there is room again", func() bool { return c.post(ping).status == 200 })
 }
 
+// Bodies that are large together are refused before they are read.
+func TestMaxBodies(t *testing.T) {
+	r := newRig(t, func(o *httpd.Options) { o.MaxBody, o.MaxBodies = 1000, 2500 })
+	c := r.client().open()
+	for i := range 2 {
+		body := strings.Replace(c.body("work", `{}`), `"id":7`, fmt.Sprintf(`"id":%d`, 10+i), 1)
+		c.stream("POST", body+strings.Repeat(" ", 1000-len(body)))
+		within(t, "a call", r.started)
+	}
+	if p := c.post(ping + strings.Repeat(" ", 800)); p.status != 429 {
+		t.Errorf("a third: %d %s", p.status, p.body)
+	}
+	if p := c.post(ping); p.status != 200 {
+		t.Errorf("a small one: %d %s", p.status, p.body)
+	}
+	close(r.release)
+	eventually(t, "there is room again", func() bool { return c.post(ping+strings.Repeat(" ", 800)).status == 200 })
+}
+
 // A token that is gone, or that may do less than before, takes its sessions with it.
 func TestRevoked(t *testing.T) {
 	file := t.TempDir() + "/tokens"
