@@ -56,4 +56,3 @@ func (b *byMachine[T]) names() []string {
 	}
 	return all
 }
-
