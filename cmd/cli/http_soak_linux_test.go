@@ -161,6 +161,9 @@ func (s *soak) step(r *rawSession) {
 		}
 		s.cut.Add(1)
 	}
+	if err != nil && strings.Contains(err.Error(), "session not found") {
+		r.id, err = "", nil // on a busy computer it was idle for too long
+	}
 	s.note(err)
 }
 
