@@ -103,6 +103,11 @@ func (p *httpPlace) start(through ...string) *httpServer {
 	}()
 	p.t.Cleanup(func() {
 		_ = s.cmd.Process.Kill() // it may have ended
+		for _, word := range []string{"panic in a handler", "DATA RACE"} {
+			if strings.Contains(s.log.String(), word) {
+				p.t.Errorf("the log tells of a %s", word)
+			}
+		}
 		if p.t.Failed() {
 			p.t.Logf("log of the server:\n%s", s.log.tail(12))
 		}
