@@ -21,7 +21,8 @@ const tokenHelp = `  smol-mcp token new NAME     make a token, print it, and add
 
 The file is SMOL_MCP_HTTP_TOKENS_FILE, else tokens beside the usual settings file.
 A running server reads it again when it changes: new tokens work at once, and the
-sessions of removed ones end. Each token has sessions and machines of its own.
+sessions of removed ones end. Each token has sessions and machines of its own;
+only machines that were given a name to be kept are everybody's.
 `
 
 func tokenFlags() []option {
