@@ -53,8 +53,13 @@ func (o *opening) enter(next mcp.MethodHandler) mcp.MethodHandler {
 
 var errClosing = errors.New("the server is shutting down")
 
-// abandon drops what never became a session.
-func (o *opening) abandon() {
+// settle gives back the room for a session, and drops what was made of it, unless there
+// is one now.
+func (o *opening) settle() {
+	if o.entered.Load() {
+		return
+	}
+	o.server.sessions.free(o.token.Name)
 	if o.session == nil {
 		return
 	}

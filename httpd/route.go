@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +31,17 @@ const HealthPath = "/healthz"
 const headTime = 5 * time.Second
 
 // Handler answers all requests. Its errors are JSON-RPC errors, each with a status.
-func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+func (s *Server) Handler() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() { // net/http would only tell its own log, which is full of clients' mistakes
+			if p := recover(); p != nil && p != http.ErrAbortHandler {
+				s.opts.Log.Error("panic in a handler", "panic", p, "stack", string(debug.Stack()))
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		s.serve(w, r)
+	})
+}
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	id := requestID(r.Header)
@@ -202,17 +213,13 @@ func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token,
 		return
 	}
 	o := &opening{server: s, token: token}
+	defer o.settle()
 	session, err := o.get()
 	if err != nil {
-		s.sessions.free(token.Name)
 		s.refuse(w, r, http.StatusForbidden, codeForbidden, "not opened", err.Error())
 		return
 	}
 	s.answer(w, bind(r, session.Server), s.handshake, sum)
-	if !o.entered.Load() {
-		s.sessions.free(token.Name)
-		o.abandon()
-	}
 }
 
 // answer lets the SDK answer, by way of a stream. What it says in plain text is said again

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -302,6 +303,29 @@ func TestClose(t *testing.T) {
 	if p := c.post(ping); p.status != 503 {
 		t.Errorf("after the end: %d %s", p.status, p.body)
 	}
+}
+
+// A panic is the end of its own request, is told, and leaves nothing counted.
+func TestPanic(t *testing.T) {
+	r := newRig(t, func(o *httpd.Options) {
+		o.MaxRequests, o.MaxSessions = 1, 1
+		open, tries := o.Open, 0
+		o.Open = func(in httpd.Opening) (httpd.Session, error) {
+			if tries++; tries <= 3 {
+				panic("of a test")
+			}
+			return open(in)
+		}
+	})
+	for range 3 {
+		if _, err := http.DefaultClient.Do(r.client().request(t.Context(), "POST", initialize, "Mcp-Protocol-Version", "")); err == nil {
+			t.Error("it was answered")
+		}
+	}
+	if n := len(r.log.lines("panic in a handler", "of a test", "httpd.(*Server)")); n != 3 {
+		t.Errorf("%d lines of log", n)
+	}
+	r.client().open()
 }
 
 func TestCloseDeaf(t *testing.T) {
