@@ -300,3 +300,17 @@ func TestCompletionsOfTwoFleets(t *testing.T) {
 }
 
 func targetsRequest() *mcp.ReadResourceParams { return &mcp.ReadResourceParams{URI: "smol://targets"} }
+
+// An engine that takes long to start, as the first one of a boot, is waited for, alone and
+// beside another fleet.
+func TestSlowFirstStart(t *testing.T) {
+	for _, mode := range []string{"both", ""} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &chooser{rig: newRig(t, rigOptions{mode: mode})}
+			c.memory.Fault(fleettest.Fault{Method: "Info", Latency: 12 * time.Second})
+			if here := c.targets()["local"]; here["usable"] != true {
+				t.Errorf("mode %q: local: %v", mode, here)
+			}
+		})
+	}
+}

@@ -30,9 +30,13 @@ type targetInfo struct {
 	Cannot    []string `json:"cannot"`
 }
 
-// targetsTime bounds how long one fleet may keep the others' answers back. The first look
-// starts an engine, which takes a second or two.
-const targetsTime = 5 * time.Second
+// How long one fleet may keep the others' answers back; alone it takes the time that it
+// needs. The first look starts an engine, which takes a second or two, and once in a boot
+// of the computer some seconds more, to find out what accelerates it.
+const (
+	targetsTime     = 5 * time.Second
+	engineStartTime = 20 * time.Second
+)
 
 func (s *Session) readTargets(ctx context.Context, _ *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 	all := targets{Mode: bothWord}
@@ -61,10 +65,17 @@ func (s *Session) readTargets(ctx context.Context, _ *mcp.ReadResourceRequest) (
 	return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: targetsURI, MIMEType: "application/json", Text: string(raw)}}}, nil
 }
 
-// lookAt tells how a fleet stands, within targetsTime even when it does not hear.
+// lookAt tells how a fleet stands, also when it does not answer.
 func (s *Session) lookAt(ctx context.Context, one *site) targetInfo {
 	t := targetInfo{Target: one.fleet.Target(), Served: true, Cannot: []string{}}
-	info, err := within(ctx, targetsTime, s, one.fleet.Info)
+	limit := targetsTime
+	switch {
+	case len(s.sites) == 1:
+		limit = s.opts.Limits.ReadyTimeout // the fleet's own bounds are shorter
+	case t.Target == localTarget:
+		limit = engineStartTime
+	}
+	info, err := within(ctx, limit, s, one.fleet.Info)
 	switch only := s.narrowed(); {
 	case only != nil && only != one:
 		t.WhyNot = "the user chose " + only.fleet.Target() + " for this session"
