@@ -330,9 +330,10 @@ func within[T any](t testing.TB, what string, c <-chan T) T {
 	}
 }
 
-// awaitLine reads lines until one has word in it.
+// awaitLine reads lines until one has word in it. Signs of life do not lengthen the wait.
 func awaitLine(t testing.TB, lines <-chan string, word string) {
 	t.Helper()
+	late := time.After(10 * time.Second)
 	for {
 		select {
 		case line, ok := <-lines:
@@ -342,7 +343,7 @@ func awaitLine(t testing.TB, lines <-chan string, word string) {
 			if strings.Contains(line, word) {
 				return
 			}
-		case <-time.After(10 * time.Second):
+		case <-late:
 			t.Fatalf("no %q", word)
 		}
 	}
