@@ -129,6 +129,7 @@ func (c *call) attempt(ctx context.Context, name string, e ending, j job) (endin
 	c.stage("running the command in %s", name)
 	begin := time.Now()
 	r, err := c.launch(ctx, name, file, e.id, j)
+	err = j.ownNames(err)
 	e.started = e.started || r.started
 	e.took = time.Since(begin)
 	if err != nil && file != "" && !fleet.MaybeDone(err) && !errors.Is(err, errUnderway) {
@@ -203,7 +204,7 @@ func (c *call) launch(ctx context.Context, name, file, id string, j job) (reply,
 func (c *call) request(name, file, id, done string, j job, attached bool) (fleet.Command, []string) {
 	cmd := fleet.Command{Env: map[string]string{}, Timeout: scriptTimeout}
 	for k, v := range j.env {
-		cmd.Env["SMOL_E_"+k] = v
+		cmd.Env[carried+k] = v
 	}
 	mode, watch := "leave", scripts.watch()
 	if attached {

@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -55,24 +56,54 @@ func (c *call) readCommand(ctx context.Context, in readCommandIn) (readCommandOu
 	if err := checkCommandID(in.CommandID); err != nil {
 		return readCommandOut{}, err
 	}
+	limit := time.Now().Add(time.Duration(in.WaitSecs) * time.Second)
 	if in.WaitSecs > 0 {
 		c.stage("waiting for command %s in %s", in.CommandID, in.Name)
-		if err := c.isOn(ctx, in.Name); err != nil {
+		if err := c.isOn(ctx, in.Name); err != nil && !isPassing(err) {
 			return readCommandOut{}, c.nearby(ctx, in.Name, err)
 		}
-		c.await(ctx, in.Name, in.CommandID, time.Duration(in.WaitSecs)*time.Second)
+		c.await(ctx, in.Name, in.CommandID, time.Until(limit))
 	}
 	wants := in.wants()
 	parts := c.partsOf(wants)
-	s, err := c.look(ctx, in.Name, in.CommandID, parts)
+	s, err := c.lookUntil(ctx, in.Name, in.CommandID, parts, limit)
 	if err == nil && s.state == "gone" {
 		err = unknownCommand(in.Name, in.CommandID)
 	}
 	if err != nil {
-		return readCommandOut{}, c.nearby(ctx, in.Name, err)
+		return readCommandOut{}, c.nearby(ctx, in.Name, changedNothing(err))
 	}
 	return c.told(in, wants, parts, s), nil
 }
+
+// lookUntil is look, again after failures that may pass, until limit.
+func (c *call) lookUntil(ctx context.Context, name, id string, parts [2]part, limit time.Time) (standing, error) {
+	for pause := time.Second; ; pause = min(2*pause, 10*time.Second) {
+		s, err := c.look(ctx, name, id, parts)
+		if err == nil || !isPassing(err) || time.Until(limit) < pause {
+			return s, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return s, err
+		}
+	}
+}
+
+// changedNothing is the error of a request that only looked, whatever became of it.
+func changedNothing(err error) error {
+	var e *fleet.Error
+	if !errors.As(err, &e) || !e.MaybeDone {
+		return err
+	}
+	looked := *e
+	looked.MaybeDone = false
+	return &looked
+}
+
+// isPassing reports whether the next look at a command may succeed after an error of one.
+func isPassing(err error) bool { return !isPermanent(err) && fleet.CodeOf(err) != fleet.CodeNotReady }
 
 // checkCommandID refuses what cannot be an id of a command; it becomes part of paths.
 func checkCommandID(id string) error {
