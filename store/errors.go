@@ -16,6 +16,8 @@ var (
 	ErrCorrupt = errors.New("the state file is damaged")
 	// ErrPlace: no directory is fit to hold the records.
 	ErrPlace = errors.New("no usable directory for state")
+	// ErrKept: whose a kept machine is cannot be read, so nobody is shown it.
+	ErrKept = errors.New("it is not known whose the machine is")
 	// ErrStale: the record has changed hands or phase since it was read.
 	ErrStale = errors.New("the record has changed")
 	// ErrClosed: the store was closed.

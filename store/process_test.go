@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 // line.
 var roles = map[string]func(p places, in *bufio.Scanner) error{
 	"counter": counter,
+	"keeper":  keeper,
 	"starter": starter,
 	"holder":  holder,
 	"owner":   owner,

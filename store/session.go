@@ -143,7 +143,7 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 		return Record{}, err
 	}
 	failpoint("intend-ledger")
-	if err := s.st.writeLedger(net, rec); err != nil {
+	if err := s.noteDown(net, rec); err != nil {
 		undo := s.st.update(context.WithoutCancel(ctx), func(t *tx) error { return t.dropRecord(rec) })
 		return Record{}, errors.Join(err, unlessOtherSchema(undo))
 	}
@@ -154,10 +154,14 @@ func (s *Session) Intend(ctx context.Context, w Wish) (Record, error) {
 }
 
 // Confirm records that the fleet has made the machine: its id there, and its
-// word for when. A persistent machine needs no record any more.
+// word for when. A persistent machine needs no record any more: what is left is
+// whose it is.
 func (s *Session) Confirm(ctx context.Context, rec Record, fleetID string, created time.Time) error {
 	failpoint("confirm")
 	if rec.Kind == Persistent {
+		if err := s.st.keepOnly(rec); err != nil { // hidden from too many, until it is deleted
+			s.st.opts.Log.Warn("whose an earlier machine of this name was is still written down", "machine", rec.Name, "err", err)
+		}
 		return s.drop(ctx, rec)
 	}
 	now, err := s.change(ctx, rec, func(r *Record) error {
@@ -179,7 +183,10 @@ func (s *Session) Confirm(ctx context.Context, rec Record, fleetID string, creat
 // Abandon forgets a wish that the fleet has definitely refused, or that was
 // never sent. After an answer that leaves doubt use [Session.Tombstone].
 func (s *Session) Abandon(ctx context.Context, rec Record) error {
-	return s.drop(context.WithoutCancel(ctx), rec)
+	if err := s.drop(context.WithoutCancel(ctx), rec); err != nil || rec.Kind != Persistent {
+		return err
+	}
+	return s.st.unkeep(rec)
 }
 
 func (s *Session) drop(ctx context.Context, rec Record) error {

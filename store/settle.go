@@ -90,6 +90,9 @@ func (s *Store) Settle(ctx context.Context, outcomes ...Outcome) ([]Record, erro
 	s.removeLocks(files)
 	for _, r := range done {
 		err = errors.Join(err, s.dropLedger(r.UID))
+		if r.Kind == Persistent {
+			err = errors.Join(err, s.unkeep(r))
+		}
 	}
 	return left, err
 }

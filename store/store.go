@@ -55,6 +55,7 @@
 //	└── inst/FILE           locked by a process for its whole life
 //	S  $XDG_STATE_HOME/smol-mcp/hosts/HASH of machine id and host name
 //	├── ledger/UID.json     one for each machine
+//	├── kept/HASH-UID.json  [Kept]: the principal whose a kept machine is; synced, the last of a name counts
 //	├── installation        a random id: the mark of our machines in fleets that others use too
 //	├── run/BOOT            R, where there is no better place
 //	└── quarantine/         the last broken state.db files

@@ -24,6 +24,7 @@ type Survey struct {
 	Processes []Process  `json:"processes"`
 	Sessions  []Sitting  `json:"sessions"`
 	Machines  []Standing `json:"machines"`
+	Kept      []Kept     `json:"kept"` // machines of principals that outlive their sessions
 	Notices   []Notice   `json:"notices"`
 }
 
@@ -150,7 +151,7 @@ func (r Record) fate() Standing {
 // Survey looks at everything and changes nothing. With ReadOnly not even a
 // directory is made.
 func (s *Store) Survey(ctx context.Context) (Survey, error) {
-	sv := Survey{BootID: s.host.BootID, MachineID: s.host.MachineID, Processes: []Process{}, Sessions: []Sitting{}, Machines: []Standing{}, Notices: []Notice{}}
+	sv := Survey{BootID: s.host.BootID, MachineID: s.host.MachineID, Processes: []Process{}, Sessions: []Sitting{}, Machines: []Standing{}, Kept: []Kept{}, Notices: []Notice{}}
 	p, err := s.find()
 	sv.Dir, sv.Why, sv.StateDir = p.run, p.why, p.state
 	if err != nil {
@@ -161,6 +162,11 @@ func (s *Store) Survey(ctx context.Context) (Survey, error) {
 		return sv, err
 	}
 	sv.Ledger = len(entries)
+	kept, err := s.Kept()
+	if err != nil {
+		return sv, err
+	}
+	sv.Kept = append(sv.Kept, kept...)
 	if fi, err := os.Lstat(filepath.Join(p.run, dbName)); err == nil {
 		sv.Size = fi.Size()
 	}

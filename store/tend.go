@@ -136,6 +136,10 @@ func (s *Store) tidyFiles(ctx context.Context) error {
 		}
 	}
 	tidyTemps(ledger)
+	if kept, err := s.openKept(false); err == nil {
+		tidyTemps(kept)
+		return kept.Close()
+	}
 	return nil
 }
 

@@ -50,6 +50,8 @@ func explain(err error) *fleet.Error {
 			Next: "choose another name, or try again when it is gone"}
 	case errors.Is(err, store.ErrBusy):
 		return &fleet.Error{Code: codeStateBusy, Op: "read the machine records", Why: err.Error(), Next: "try again in a few seconds; nothing was changed"}
+	case errors.Is(err, store.ErrKept):
+		return &fleet.Error{Code: codeStateFull, Op: "find out whose the machine is", Why: err.Error(), Next: "the operator of the server has to see to that; nothing was changed"}
 	case errors.Is(err, store.ErrFull):
 		return &fleet.Error{Code: codeStateFull, Op: "write the machine records", Why: err.Error(), Next: "delete machines that are no longer needed, or free space there; nothing was created"}
 	case errors.Is(err, store.ErrPlace):
