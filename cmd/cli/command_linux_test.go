@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"smol-mcp/fleet/fleettest"
 )
 
@@ -54,7 +56,7 @@ func TestCommandOutlivesAll(t *testing.T) {
 	if read["exitCode"] != 7.0 || read["running"] != false || read["stderrBytes"] != 0.0 {
 		t.Fatalf("at its end: exit code %v, running %v, note %v", read["exitCode"], read["running"], read["note"])
 	}
-	sum := sha256.Sum256(second.everything(handle))
+	sum := sha256.Sum256(second.everything(handle, "stdout"))
 	if source := second.call("run-command", map[string]any{"name": name, "command": "sha256sum /root/source"})["stdout"].(string); !strings.HasPrefix(source, hex.EncodeToString(sum[:])) {
 		t.Errorf("what was read is not what was printed: %x, %s", sum, source)
 	}
@@ -63,14 +65,14 @@ func TestCommandOutlivesAll(t *testing.T) {
 	}
 }
 
-// everything pages through the standard output of a command.
-func (s *server) everything(handle map[string]any) []byte {
+// everything pages through an output of a command.
+func (s *server) everything(handle map[string]any, stream string) []byte {
 	s.t.Helper()
 	var all []byte
 	for {
-		read := s.call("read-command", map[string]any{"name": handle["name"], "commandId": handle["commandId"], "stream": "stdout", "offset": len(all)})
-		page := []byte(read["stdout"].(string))
-		if encoding, ok := read["encoding"].(map[string]any); ok && encoding["stdout"] == "base64" {
+		read := s.call("read-command", map[string]any{"name": handle["name"], "commandId": handle["commandId"], "stream": stream, "offset": len(all)})
+		page := []byte(read[stream].(string))
+		if encoding, ok := read["encoding"].(map[string]any); ok && encoding[stream] == "base64" {
 			var err error
 			if page, err = base64.StdEncoding.DecodeString(string(page)); err != nil {
 				s.t.Fatal(err)
@@ -79,6 +81,20 @@ func (s *server) everything(handle map[string]any) []byte {
 		all = append(all, page...)
 		if read["truncated"] != true {
 			return all
+		}
+	}
+}
+
+// A command in the foreground that outlasts its open request takes its time over HTTP too, in
+// both eras; the guests of the fake engine tell no clock.
+func TestDurationOverHTTP(t *testing.T) {
+	s := newHTTPPlace(t).start()
+	first := s.connect(handshakeEra, theToken)
+	name := newMachine(t, first)
+	for era, cs := range map[string]*mcp.ClientSession{handshakeEra: first, modernEra: s.connect(modernEra, theToken)} {
+		ran := must(t, cs, "run-command", map[string]any{"name": name, "command": "echo out; sleep 3; exit 6"})
+		if took := ran["durationMs"].(float64); took < 3000 || took > 40_000 || ran["exitCode"] != 6.0 || ran["stdout"] != "out\n" {
+			t.Errorf("%s: %v", era, ran)
 		}
 	}
 }
