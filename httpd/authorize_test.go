@@ -3,9 +3,6 @@ package httpd_test
 import (
 	"fmt"
 	"net"
-	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -206,105 +203,5 @@ func TestHostAndOrigin(t *testing.T) {
 	}
 	if p := open.client().post(initialize, "Host", "any.example", "Origin", "http://evil.example"); p.status != 403 {
 		t.Errorf("without a list, from elsewhere: %d %s", p.status, p.body)
-	}
-}
-
-func TestParseTokens(t *testing.T) {
-	known := httpd.Vocabulary{Targets: []string{"local", "cloud"}, Tools: []string{"get-machine", "run-command"}}
-	token := httpd.Token{Name: "ci-1", Hash: httpd.Hash("x"), Machines: 3, Targets: []string{"local"}, Tools: []string{"get-machine", "run-command"}, ReadOnly: true}
-	good := token.Line()
-	all, err := httpd.ParseTokens("# who\n\n  "+good+"  \r\n", known)
-	if err != nil || len(all) != 1 || all[0].Line() != good || all[0].Machines != 3 || !all[0].ReadOnly {
-		t.Fatalf("%q: %+v %v", good, all, err)
-	}
-	plain := httpd.Token{Name: "b", Hash: httpd.Hash("y")}.Line()
-	for text, why := range map[string]string{
-		good + "\n" + good: "line 2: there is a token ci-1 above",
-		plain + "\n" + strings.Replace(plain, "b ", "c ", 1): "line 2: another name above has the same token",
-		"b":                            "the hash",
-		"b sha256:12":                  "64 hexadecimal",
-		"b md5:" + plain[9:]:           "64 hexadecimal",
-		"ü " + plain[2:]:               "is no name",
-		plain + " machines=0":          "1 to 100000",
-		plain + " machines":            "is none of",
-		plain + " machines=x":          "1 to 100000",
-		plain + " read-only=false":     "is none of",
-		plain + " targets=mars":        `"mars" is none of local, cloud`,
-		plain + " targets=":            "is none of",
-		plain + " tools=rm":            `"rm" is none of`,
-		plain + " read-only read-only": "stands twice",
-		plain + " admin":               "is none of",
-	} {
-		if _, err := httpd.ParseTokens(text, known); err == nil || !strings.Contains(err.Error(), why) || !strings.HasPrefix(err.Error(), "line ") {
-			t.Errorf("%q: %v, want %s", text, err, why)
-		}
-	}
-}
-
-// The file of tokens holds as it stands: new tokens work and removed ones do not, their
-// sessions end, and one that is half written changes nothing.
-func TestTokensFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "tokens")
-	write := func(text string, mode os.FileMode) {
-		t.Helper()
-		if err := os.WriteFile(file+".new", []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(file+".new", mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			t.Fatal(err)
-		}
-	}
-	line := func(name string) string {
-		return httpd.Token{Name: name, Hash: httpd.Hash("token-" + name)}.Line() + "\n"
-	}
-	write(line("one"), 0o600)
-	known := httpd.Vocabulary{Targets: []string{"local"}}
-	if _, err := httpd.NewTokens(file, known, httpd.Token{Name: "one"}); err == nil {
-		t.Error("a name of the settings is in the file, too")
-	}
-	tokens, err := httpd.NewTokens(file, known)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := newRig(t, func(o *httpd.Options) { o.Tokens, o.Idle = tokens, time.Hour }) // looked at with each request
-	with := func(name string) *client { return &client{rig: r, token: "token-" + name} }
-	works := func(name string) bool { return with(name).post(initialize).status == 200 }
-	if !works("one") || works("two") {
-		t.Fatal("the file as it was at the start does not hold")
-	}
-	write(line("one")+line("two"), 0o600)
-	eventually(t, "a new token works", func() bool { return works("two") })
-	write(line("one")+"two sha2", 0o600)
-	eventually(t, "a broken file is told of", func() bool { works("one"); return len(r.log.lines("tokens cannot be used", "line 2")) > 0 })
-	if !works("one") || !works("two") {
-		t.Error("a broken file changed what holds")
-	}
-	session := with("two")
-	session.open()
-	write(line("one"), 0o666)
-	eventually(t, "a file that others can write is told of", func() bool { works("one"); return len(r.log.lines("tokens cannot be used", "chmod")) > 0 })
-	write(line("one"), 0o600)
-	eventually(t, "a removed token does not work", func() bool { return !works("two") })
-	if p := session.call("echo", `{}`); p.status != http.StatusUnauthorized {
-		t.Errorf("its session: %d", p.status)
-	}
-}
-
-// tokenLine is the line of the token token-NAME.
-func tokenLine(name, limits string) string {
-	return httpd.Token{Name: name, Hash: httpd.Hash("token-" + name)}.Line() + limits
-}
-
-// write replaces a file of tokens.
-func write(t testing.TB, file string, lines ...string) {
-	t.Helper()
-	if err := os.WriteFile(file+".new", []byte(strings.Join(lines, "\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(file+".new", file); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -94,6 +94,7 @@ type summary struct {
 	id     json.RawMessage // of a call; nil for others
 	method string
 	modern bool // it is of a revision without sessions, by its own words
+	opens  bool // it opens a session, and has been given a server of its own
 }
 
 // examine reads a body and refuses what the SDK would take for something else: text behind a

@@ -59,6 +59,9 @@ type Opening struct {
 	Token Token
 	Kind  string // "http", or "stateless" for a principal's lease
 
+	// Current is the token with its limits as they stand when it is called; never nil.
+	Current func() Token
+
 	// Lease is the session that outlives those of one principal: the one without
 	// a handshake. It returns nil when there is none and it is not to make one.
 	// It is nil for the lease itself.

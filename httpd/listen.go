@@ -153,6 +153,12 @@ func (k *keyPair) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return k.loaded, nil
 }
 
+// CheckKeyPair says why nobody can be served with a certificate and its key.
+func CheckKeyPair(cert, key string) error {
+	_, err := (&keyPair{cert: cert, key: key}).load()
+	return err
+}
+
 // load reads the pair, whose key only its owner, and readers of its group, may be able to use.
 func (k *keyPair) load() (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(k.cert, k.key)

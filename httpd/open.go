@@ -25,7 +25,7 @@ type opening struct {
 // get makes the session at the first call.
 func (o *opening) get() (Session, error) {
 	o.once.Do(func() {
-		o.session, o.err = o.server.opts.Open(Opening{Token: o.token, Kind: "http", Lease: o.server.leaseOf(o.token)})
+		o.session, o.err = o.server.opts.Open(Opening{Token: o.token, Kind: "http", Current: o.server.current(o.token), Lease: o.server.leaseOf(o.token)})
 		if o.err == nil {
 			o.session.Server().AddReceivingMiddleware(o.server.watch(o.token, o.session), o.enter)
 		}
@@ -70,10 +70,22 @@ func (o *opening) settle() {
 	}
 }
 
+// current is how sessions of a token get at its limits: those of its last state when it
+// is gone, since its sessions are about to end.
+func (s *Server) current(token Token) func() Token {
+	return func() Token {
+		if now, ok := s.opts.Tokens.named(token.Name); ok {
+			return now
+		}
+		return token
+	}
+}
+
 // leaseOf is how sessions of a principal get at its lease.
 func (s *Server) leaseOf(token Token) func(make bool) Session {
+	current := s.current(token)
 	return func(make bool) Session {
-		e, err := s.lease(token, make)
+		e, err := s.lease(current(), make)
 		if err != nil {
 			s.opts.Log.Warn("no lease", "principal", token.Name, "err", err)
 		}
@@ -85,19 +97,25 @@ func (s *Server) leaseOf(token Token) func(make bool) Session {
 }
 
 // lease is the lease of a token's principal; nil without an error when there is none
-// and none is to be made.
+// and none is to be made. One that began with other targets is ended.
 func (s *Server) lease(token Token, make bool) (*entry, error) {
 	t := &s.sessions
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.of(token.Name)
+	if old := p.lease; old != nil && !t.closed && old.token.moved(token) {
+		old.why = "token"
+		t.remove(old)
+		t.server.ending.Add(1)
+		go func() { _ = s.end(context.Background(), old) }() // counted above; it tells the log
+	}
 	switch {
 	case t.closed:
 		return nil, errClosing
 	case p.lease != nil || !make:
 		return p.lease, nil
 	}
-	session, err := s.opts.Open(Opening{Token: token, Kind: "stateless"})
+	session, err := s.opts.Open(Opening{Token: token, Kind: "stateless", Current: s.current(token)})
 	if err != nil {
 		return nil, err
 	}

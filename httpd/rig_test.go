@@ -51,7 +51,7 @@ func (f *fake) Server() *mcp.Server { return f.server }
 func (f *fake) Target() string      { return "here" }
 func (f *fake) Busy() bool          { return f.busy.Load() }
 func (f *fake) Review(context.Context) {
-	if f.brief.Load() && f.reviewed.Add(1) == 2 { // the second look finds that it is over
+	if f.reviewed.Add(1) == 2 && f.brief.Load() { // the second look finds that it is over
 		f.busy.Store(false)
 	}
 }

@@ -172,7 +172,11 @@ func (s *Server) serveSession(w http.ResponseWriter, r *http.Request, token Toke
 		return
 	}
 	counts := r.Method == http.MethodPost
-	e, a := s.sessions.use(token.Name, id, counts)
+	e, a := s.sessions.use(token, id, counts)
+	if a == moved {
+		_ = s.end(r.Context(), e) // it tells the log
+		a = notThere
+	}
 	if a != admitted {
 		s.turnAway(w, r, a)
 		return
@@ -219,6 +223,7 @@ func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token,
 		s.refuse(w, r, http.StatusForbidden, codeForbidden, "not opened", err.Error())
 		return
 	}
+	sum.opens = true
 	s.answer(w, bind(r, session.Server), s.handshake, sum)
 }
 
@@ -226,6 +231,7 @@ func (s *Server) serveFirst(w http.ResponseWriter, r *http.Request, token Token,
 // as an error of the protocol.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, sdk http.Handler, sum summary) {
 	out := openStream(w, s.opts.WriteTime, s.opts.Log)
+	out.opening = sum.opens
 	stop := make(chan struct{})
 	var beats sync.WaitGroup
 	beats.Go(func() { out.keepAlive(s.opts.KeepAlive, stop) })

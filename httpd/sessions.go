@@ -73,6 +73,7 @@ const (
 	notThere           // the session, or not the principal's
 	closing            // the server ends
 	full               // no room for another session
+	moved              // the session is out, since its token is for other targets now
 )
 
 // A passage is a request of a principal that has been let in.
@@ -123,16 +124,22 @@ func (t *sessions) done(in *passage) {
 	p.used = time.Now()
 }
 
-// use finds a session of a principal. With counts the request keeps it until leave.
-func (t *sessions) use(name, id string, counts bool) (*entry, admission) {
+// use finds a session of the principal of a token. With counts the request keeps it until
+// leave. One that is answered with moved is taken out, to be ended.
+func (t *sessions) use(token Token, id string, counts bool) (*entry, admission) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.byID[id]
 	switch {
 	case t.closed:
 		return nil, closing
-	case e == nil || e.principal.name != name:
+	case e == nil || e.principal.name != token.Name:
 		return nil, notThere
+	case e.token.moved(token):
+		e.why = "token"
+		t.remove(e)
+		t.server.ending.Add(1)
+		return e, moved
 	}
 	if counts {
 		e.open++
@@ -223,8 +230,8 @@ func (t *sessions) remove(e *entry) {
 	e.principal.count--
 }
 
-// due takes out the sessions whose time is up, and those whose token is gone or may do
-// less than before. Beside them it returns those that would be due if they were not busy: it is
+// due takes out the sessions whose time is up, and those whose token is gone or for other
+// targets than before. Beside them it returns those that would be due if they were not busy: it is
 // time to look whether they are. Both are counted in [Server.ending].
 func (t *sessions) due(now time.Time) (due, doubtful []*entry) {
 	t.mu.Lock()
@@ -278,10 +285,10 @@ func (t *sessions) due(now time.Time) (due, doubtful []*entry) {
 	return due, doubtful
 }
 
-// revoked reports whether a session's token is gone, or permits less.
+// revoked reports whether a session's token is gone, or for other targets.
 func (t *sessions) revoked(e *entry) bool {
 	now, ok := t.server.opts.Tokens.named(e.token.Name)
-	return !ok || e.token.narrowed(now)
+	return !ok || e.token.moved(now)
 }
 
 // takeAll takes out all sessions for good.

@@ -249,30 +249,6 @@ func TestMaxBodies(t *testing.T) {
 	eventually(t, "there is room again", func() bool { return c.post(ping+strings.Repeat(" ", 800)).status == 200 })
 }
 
-// A token that is gone, or that may do less than before, takes its sessions with it.
-func TestRevoked(t *testing.T) {
-	file := t.TempDir() + "/tokens"
-	r := newRig(t, func(o *httpd.Options) {
-		write(t, file, tokenLine("kept", ""), tokenLine("gone", ""), tokenLine("less", ""))
-		tokens, err := httpd.NewTokens(file, httpd.Vocabulary{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o.Tokens, o.Idle = tokens, 5*time.Second
-	})
-	for _, name := range []string{"kept", "gone", "less"} {
-		(&client{rig: r, token: "token-" + name}).open()
-	}
-	write(t, file, tokenLine("kept", " machines=3"), tokenLine("less", " read-only"))
-	ended := map[string]bool{}
-	for range 2 {
-		ended[within(t, "an end", r.cleaned).Token.Name] = true
-	}
-	if !ended["gone"] || !ended["less"] {
-		t.Errorf("ended: %v", ended)
-	}
-}
-
 // The end of the server ends sessions, streams and calls, also those that hear nothing, in time.
 func TestClose(t *testing.T) {
 	r := newRig(t)

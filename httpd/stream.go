@@ -26,6 +26,7 @@ type stream struct {
 	out     http.ResponseWriter
 	control *http.ResponseController
 	wait    time.Duration // for a client to take what is written
+	opening bool          // the answer's header has the id of a new session
 	log     *slog.Logger
 
 	mu     sync.Mutex
@@ -129,13 +130,14 @@ func (s *stream) FlushError() error {
 const comment = ": still there\n\n"
 
 // beat lets a stream on which nothing was sent since the last beat say that it lives. A
-// request that is only being carried out becomes a stream of events by it.
+// request that is only being carried out becomes a stream of events by it, unless its
+// header is not ours to send.
 func (s *stream) beat() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	silent := s.silent
 	s.silent = true
-	if !silent || s.failed != 0 || s.status != 0 && !s.events {
+	if !silent || s.failed != 0 || s.status != 0 && !s.events || s.status == 0 && s.opening {
 		return
 	}
 	if s.status == 0 {

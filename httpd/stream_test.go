@@ -1,6 +1,7 @@
 package httpd_test
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -19,6 +20,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"smol-mcp/httpd"
 )
@@ -53,6 +56,32 @@ func TestKeepAlive(t *testing.T) {
 }
 
 func first(lines <-chan string, _ func()) <-chan string { return lines }
+
+// A session that takes its time to open is told by its id, which stands in the header: nothing is
+// sent before that is known.
+func TestSlowOpening(t *testing.T) {
+	every := 10 * time.Millisecond
+	r := newRig(t, func(o *httpd.Options) {
+		o.KeepAlive = every
+		open := o.Open
+		o.Open = func(in httpd.Opening) (httpd.Session, error) {
+			s, err := open(in)
+			s.Server().AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+				return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+					if method == "initialize" {
+						<-time.After(20 * every) // many beats
+					}
+					return next(ctx, method, req)
+				}
+			})
+			return s, err
+		}
+	})
+	c := r.client().open() // with an id
+	if p := c.call("echo", `{}`); p.status != 200 {
+		t.Errorf("a call: %d %s", p.status, p.body)
+	}
+}
 
 // A client that reads nothing is cut off, and what it asked for goes on without it.
 func TestSlowReader(t *testing.T) {

@@ -177,8 +177,7 @@ func someOf(key, value string, known []string) ([]string, error) {
 	return words, nil
 }
 
-// narrowed reports whether now permits other things than t, so that a session which
-// began with t must not go on.
-func (t Token) narrowed(now Token) bool {
-	return t.ReadOnly != now.ReadOnly || !slices.Equal(t.Targets, now.Targets) || !slices.Equal(t.Tools, now.Tools)
-}
+// moved reports whether now is for other targets than t: what the tools of a session say
+// depends on them, so one that began with t must not go on. All other limits hold as they
+// stand; see [Opening.Current].
+func (t Token) moved(now Token) bool { return !slices.Equal(t.Targets, now.Targets) }

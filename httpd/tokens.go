@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,17 +15,23 @@ import (
 
 // Tokens are all that are accepted: one of the settings, and those of a file that
 // is read again when it changes.
+//
+// Of a file that is gone or cannot be used no token is accepted any more: somebody may
+// have wanted to lock others out by it. What is open already goes on meanwhile, since
+// it may be a file that is just being written, and the end of a session takes its
+// machines away. It ends when the file is missing at the next look, too.
 type Tokens struct {
 	file   string // empty: none
 	fixed  []Token
 	known  Vocabulary
 	reread sync.Mutex // one looks at a time
 
-	mu     sync.Mutex
-	all    []Token
-	stamp  stamp     // of the file that all is from
-	looked time.Time // at the file
-	failed stamp     // of the file that could not be used, and was told
+	mu       sync.Mutex
+	accepted []Token   // may begin something
+	standing []Token   // may go on with what they have begun
+	stamp    stamp     // of the file that both are from; zero: the file cannot be used
+	looked   time.Time // at the file
+	why      string    // the file cannot be used, as was told
 }
 
 // stamp tells two states of a file apart.
@@ -45,7 +52,7 @@ const maxTokens = 1 << 20
 // NewTokens returns the given tokens and those of file, when it is not empty. A
 // file that cannot be used, or is missing, is an error.
 func NewTokens(file string, known Vocabulary, fixed ...Token) (*Tokens, error) {
-	t := &Tokens{file: file, fixed: fixed, known: known, all: fixed, looked: time.Now(), failed: stamp{size: -1}}
+	t := &Tokens{file: file, fixed: fixed, known: known, accepted: fixed, standing: fixed, looked: time.Now()}
 	if file == "" {
 		return t, nil
 	}
@@ -53,8 +60,18 @@ func NewTokens(file string, known Vocabulary, fixed ...Token) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.all, t.stamp = all, s
+	t.accepted, t.standing, t.stamp = all, all, s
 	return t, nil
+}
+
+// WatchTokens is [NewTokens] for a file that may be missing, and made later.
+func WatchTokens(file string, known Vocabulary, fixed ...Token) (*Tokens, error) {
+	t, err := NewTokens(file, known, fixed...)
+	if errors.Is(err, fs.ErrNotExist) {
+		t = &Tokens{file: file, fixed: fixed, known: known, accepted: fixed, standing: fixed, looked: time.Now(), why: missing}
+		return t, nil
+	}
+	return t, err
 }
 
 // Count is how many tokens there are.
@@ -63,17 +80,18 @@ func (t *Tokens) Count() int { return len(t.list()) }
 func (t *Tokens) list() []Token {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.all
+	return t.accepted
 }
 
-// named is the token of that name as it stands now.
+// named is the token of that name as it stands now, for what it has begun.
 func (t *Tokens) named(name string) (Token, bool) {
-	all := t.list()
-	i := slices.IndexFunc(all, func(o Token) bool { return o.Name == name })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.IndexFunc(t.standing, func(o Token) bool { return o.Name == name })
 	if i < 0 {
 		return Token{}, false
 	}
-	return all[i], true
+	return t.standing[i], true
 }
 
 // find returns the token that one of the given texts is. It takes as long whether one
@@ -95,37 +113,56 @@ func (t *Tokens) find(texts []string) (Token, bool) {
 	return all[found], true
 }
 
-// refresh reads the file again when it has changed. One that cannot be used leaves the
-// tokens as they were: half a file must not lock everybody out, nor let somebody in.
+// missing is why a file that is not there cannot be used.
+const missing = "it is missing"
+
+// refresh reads the file again when it has changed, or could not be used at the last look.
 func (t *Tokens) refresh(log *slog.Logger) {
 	if t.file == "" || !t.reread.TryLock() {
 		return
 	}
 	defer t.reread.Unlock()
 	t.mu.Lock()
-	old, failed, recent := t.stamp, t.failed, time.Since(t.looked) < lookEvery
+	old, recent := t.stamp, time.Since(t.looked) < lookEvery
 	t.mu.Unlock()
 	if recent {
 		return
 	}
-	now := stampOf(os.Stat(t.file))
-	var all []Token
-	err := error(nil)
-	if now != old && now != failed {
+	info, err := os.Stat(t.file)
+	if err == nil && stampOf(info, nil) == old {
+		err = CheckPrivate(info) // it may have another owner
+	}
+	all, now := []Token(nil), old
+	if err == nil && stampOf(info, nil) != old {
 		all, now, err = t.read()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.looked = time.Now()
 	switch {
-	case now == old || now == failed:
 	case err != nil:
-		t.failed = now
-		log.Warn("the file of tokens cannot be used; those read before stay valid", "file", t.file, "err", err)
-	default:
-		t.all, t.stamp, t.failed = all, now, stamp{size: -1}
+		t.distrust(err, log)
+	case all != nil:
+		t.accepted, t.standing, t.stamp, t.why = all, all, now, ""
 		log.Info("tokens read again", "file", t.file, "tokens", len(all))
 	}
+}
+
+// distrust takes back what the file permitted, which cannot be used. t.mu is held.
+func (t *Tokens) distrust(err error, log *slog.Logger) {
+	why := err.Error()
+	if errors.Is(err, fs.ErrNotExist) {
+		why = missing
+	}
+	if why == missing && t.why == missing {
+		t.standing = t.fixed
+	}
+	t.accepted, t.stamp = t.fixed, stamp{}
+	if t.why == why {
+		return // told already
+	}
+	t.why = why
+	log.Warn("the file of tokens cannot be used; none of its tokens is accepted until it can", "file", t.file, "err", why)
 }
 
 func stampOf(info fs.FileInfo, err error) stamp {
@@ -165,7 +202,7 @@ func (t *Tokens) read() ([]Token, stamp, error) {
 			return nil, s, fmt.Errorf("the token %s is that of the settings, too", fixed.Name)
 		}
 	}
-	return append(slices.Clone(t.fixed), all...), s, nil
+	return slices.Concat(make([]Token, 0, 1), t.fixed, all), s, nil // not nil
 }
 
 // CheckPrivate refuses a file that somebody else can write: he could let himself in.

@@ -27,6 +27,16 @@ func NewCatalog(l Limits) *Catalog {
 	})}
 }
 
+// named is the tool of that name.
+func (c *Catalog) named(name string) (t tool, known bool) {
+	for _, t := range c.tools() {
+		if t.name == name {
+			return t, true
+		}
+	}
+	return tool{}, false
+}
+
 // written is a definition with its schemas in JSON: they are written once, and not for each
 // client anew.
 func written(t *mcp.Tool) *mcp.Tool {

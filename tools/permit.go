@@ -34,21 +34,35 @@ func ToolNames() []string {
 	return names
 }
 
-// forbid says why a tool is not there, where the SDK would only say that it does not
-// know it.
+// permit is what the session may do now.
+func (s *Session) permit() Permit {
+	if s.opts.Permit == nil {
+		return Permit{}
+	}
+	return s.opts.Permit()
+}
+
+// forbid leaves out of lists what is not permitted, and refuses it. The session has all
+// tools, since what is permitted may change.
 func (s *Session) forbid(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		p, ok := req.GetParams().(*mcp.CallToolParamsRaw)
-		if !ok || p == nil || !s.opts.Permit.ReadOnly && s.opts.Permit.Tools == nil {
+		may := s.permit()
+		if !may.ReadOnly && may.Tools == nil {
 			return next(ctx, method, req)
 		}
-		for _, t := range s.opts.Catalog.tools() {
-			if t.name == p.Name && !s.opts.Permit.allows(t) {
-				return errorResult(&fleet.Error{Code: fleet.CodeUnsupported, Op: "call " + t.name,
-					Why: "this client's token does not permit it", Next: "use the tools that tools/list shows, or ask the operator of the server"}), nil
-			}
+		refused := func(name string) bool {
+			t, known := s.opts.Catalog.named(name)
+			return known && !may.allows(t)
 		}
-		return next(ctx, method, req)
+		if p, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && p != nil && refused(p.Name) {
+			return errorResult(&fleet.Error{Code: fleet.CodeUnsupported, Op: "call " + p.Name,
+				Why: "this client's token does not permit it", Next: "use the tools that tools/list shows, or ask the operator of the server"}), nil
+		}
+		res, err := next(ctx, method, req)
+		if list, ok := res.(*mcp.ListToolsResult); ok && err == nil {
+			list.Tools = slices.DeleteFunc(slices.Clone(list.Tools), func(t *mcp.Tool) bool { return refused(t.Name) })
+		}
+		return res, err
 	}
 }
 
@@ -70,7 +84,7 @@ func (s *Session) cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable
 // mayIntend refuses a kept machine to a principal whose machines are counted: it
 // leaves no record to count.
 func (s *Session) mayIntend(wish store.Wish) error {
-	if s.opts.Permit.Machines == 0 || wish.Kind != store.Persistent {
+	if s.permit().Machines == 0 || wish.Kind != store.Persistent {
 		return nil
 	}
 	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine " + wish.Name,
@@ -80,7 +94,7 @@ func (s *Session) mayIntend(wish store.Wish) error {
 
 // checkOwn counts the machines of the principal that were wished for before rec.
 func (s *Session) checkOwn(ctx context.Context, rec store.Record) error {
-	limit := s.opts.Permit.Machines
+	limit := s.permit().Machines
 	if limit == 0 {
 		return nil
 	}

@@ -3,6 +3,7 @@ package tools_test
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,7 +90,7 @@ func TestPermit(t *testing.T) {
 		"none":      {tools.Permit{ReadOnly: true, Tools: []string{"run-once"}}, nil, "run-once", map[string]any{"image": "alpine:3.20", "command": "true"}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			limited := r.as(func(o *tools.Options) { o.Principal, o.Permit = "token:"+what, c.permit })
+			limited := r.as(func(o *tools.Options) { o.Principal, o.Permit = "token:"+what, func() tools.Permit { return c.permit } })
 			list, err := limited.client.ListTools(t.Context(), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -122,7 +123,9 @@ func TestPermit(t *testing.T) {
 // A token's machines are counted over its sessions, and cannot be kept beyond them.
 func TestPermitMachines(t *testing.T) {
 	r := newRig(t, rigOptions{})
-	two := func(o *tools.Options) { o.Principal, o.Permit.Machines = "token:two", 2 }
+	two := func(o *tools.Options) {
+		o.Principal, o.Permit = "token:two", func() tools.Permit { return tools.Permit{Machines: 2} }
+	}
 	first, second := r.as(two), r.as(two)
 	r.machine(nil)
 	gone := first.machine(nil)
@@ -210,4 +213,41 @@ func TestFollowTogether(t *testing.T) {
 		time.Sleep(100 * time.Millisecond) // ten times the pause between looks
 		return looks() == before
 	})
+}
+
+// What a token may do changes under its sessions.
+func TestPermitChanges(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	var now atomic.Pointer[tools.Permit]
+	now.Store(&tools.Permit{})
+	c := r.as(func(o *tools.Options) {
+		o.Principal, o.Permit = "token:it", func() tools.Permit { return *now.Load() }
+	})
+	c.session, c.client = c.connect(rigOptions{protocol: "2025-11-25"}) // whose clients keep no lists
+	listed := func(name string) bool {
+		t.Helper()
+		list, err := c.client.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(list.Tools, func(tool *mcp.Tool) bool { return tool.Name == name })
+	}
+	name := c.machine(nil)
+	for range 2 { // the change holds in both directions
+		c.run(name, "true")
+		now.Store(&tools.Permit{ReadOnly: true})
+		if text := c.refused("run-command", map[string]any{"name": name, "command": "true"}); !strings.HasPrefix(text, "UNSUPPORTED: ") || listed("run-command") || !listed("get-machine") {
+			t.Errorf("read-only: %s", text)
+		}
+		now.Store(&tools.Permit{})
+		if !listed("run-command") {
+			t.Error("run-command does not come back")
+		}
+	}
+	now.Store(&tools.Permit{Machines: 1})
+	if text := c.refused("create-machine", map[string]any{"image": "alpine:3.20"}); !strings.HasPrefix(text, "QUOTA: ") {
+		t.Errorf("one machine: %s", text)
+	}
+	now.Store(&tools.Permit{Machines: 2})
+	c.machine(nil)
 }

@@ -39,9 +39,7 @@ func (s *Session) newServer() *mcp.Server {
 	})
 	equip := sync.OnceFunc(func() {
 		for _, t := range s.opts.Catalog.tools() {
-			if s.opts.Permit.allows(t) {
-				server.AddTool(t.listed, s.handler(t))
-			}
+			server.AddTool(t.listed, s.handler(t))
 		}
 		s.addResources(server)
 		s.addPrompts(server)

@@ -113,13 +113,9 @@ func (t tool) aimed(words []string, need targetNeed) *jsonschema.Schema {
 // announceTools has the SDK tell the client that the list of tools has changed: it
 // does so when a tool is added, also in place of itself.
 func (s *Session) announceTools() {
-	for _, t := range s.opts.Catalog.tools() {
-		if s.opts.Permit.allows(t) {
-			s.choice.announce.Store(true)
-			s.server.AddTool(t.listed, s.handler(t))
-			return
-		}
-	}
+	t := s.opts.Catalog.tools()[0]
+	s.choice.announce.Store(true)
+	s.server.AddTool(t.listed, s.handler(t))
 }
 
 // announceOnce lets through only the notices that announceTools asked for: the SDK sends

@@ -56,8 +56,8 @@ type Options struct {
 	// empty one, and sees all. Lease is the session that a machine passes to which several
 	// sessions of the principal use; nil when there is none and it is not to make one.
 	Principal string
-	Permit    Permit
-	Catalog   *Catalog // of Limits; nil: one of its own
+	Permit    func() Permit // as it stands, asked at each call; nil: all is permitted
+	Catalog   *Catalog      // of Limits; nil: one of its own
 	Lease     func(make bool) *Session
 }
 

@@ -221,12 +221,12 @@ func (c *call) flag(arg string, rest []string) (used int, err error) {
 		return 0, &usageError{fmt.Sprintf("--%s takes no value", name), usageHint(c.command)}
 	case o.value != "" && !joined:
 		if len(rest) == 0 {
-			return 0, &usageError{fmt.Sprintf("--%s needs a %s", name, o.value), usageHint(c.command)}
+			return 0, &usageError{fmt.Sprintf("--%s needs a value, %s", name, o.value), usageHint(c.command)}
 		}
 		value, used = rest[0], 1
 	}
 	if known[i].value != "" && value == "" {
-		return 0, &usageError{fmt.Sprintf("--%s needs a %s", name, known[i].value), usageHint(c.command)}
+		return 0, &usageError{fmt.Sprintf("--%s needs a value, %s", name, known[i].value), usageHint(c.command)}
 	}
 	c.flags[name] = value
 	return used, nil

@@ -64,8 +64,12 @@ func printHelp(w io.Writer, k command) error {
 		}
 	}
 	b.WriteString("\nFlags:\n")
-	for _, o := range append(slices.Clone(k.flags), optCommon...) {
-		fmt.Fprintf(&b, "  --%-14s %s\n", strings.TrimSpace(o.name+" "+o.value), o.help)
+	flags, width := append(slices.Clone(k.flags), optCommon...), 0
+	for _, o := range flags {
+		width = max(width, len(o.words()))
+	}
+	for _, o := range flags {
+		fmt.Fprintf(&b, "  --%-*s  %s\n", width, o.words(), o.help)
 	}
 	if k.name == "" {
 		b.WriteString(outro)
@@ -74,10 +78,13 @@ func printHelp(w io.Writer, k command) error {
 	return err
 }
 
+// words are the flag's name and the placeholder of its value.
+func (o option) words() string { return strings.TrimSpace(o.name + " " + o.value) }
+
 func usage(k command) string {
 	words := []string{cmp.Or(k.program, strings.TrimSpace("smol-mcp "+k.name))}
 	for _, o := range k.flags {
-		words = append(words, "["+strings.TrimSpace("--"+o.name+" "+o.value)+"]")
+		words = append(words, "[--"+o.words()+"]")
 	}
 	if k.args != "" {
 		words = append(words, k.args)

@@ -56,6 +56,9 @@ func runHTTP(c *call) error {
 	}
 	signals, stopSignals := watchSignals()
 	defer stopSignals()
+	if err := checkTLS(&r.Config); err != nil {
+		return err
+	}
 	address := net.JoinHostPort(r.HTTPHost, strconv.Itoa(r.HTTPPort))
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -91,7 +94,10 @@ func runHTTP(c *call) error {
 func (p *parts) open(o httpd.Opening) (httpd.Session, error) {
 	opts := p.options
 	opts.Principal = principalMark + o.Token.Name
-	opts.Permit = tools.Permit{ReadOnly: o.Token.ReadOnly, Tools: o.Token.Tools, Machines: o.Token.Machines}
+	opts.Permit = func() tools.Permit {
+		now := o.Current()
+		return tools.Permit{ReadOnly: now.ReadOnly, Tools: now.Tools, Machines: now.Machines}
+	}
 	if o.Token.Targets != nil {
 		opts.Fleets = slices.DeleteFunc(slices.Clone(opts.Fleets), func(f fleet.Fleet) bool { return !slices.Contains(o.Token.Targets, f.Target()) })
 	}
@@ -105,6 +111,18 @@ func (p *parts) open(o httpd.Opening) (httpd.Session, error) {
 		}
 	}
 	return tools.New(opts, o.Kind), nil
+}
+
+// checkTLS refuses a certificate that no client could be served with.
+func checkTLS(c *Config) error {
+	if c.HTTPCert == "" {
+		return nil
+	}
+	if err := httpd.CheckKeyPair(c.HTTPCert, c.HTTPKey); err != nil {
+		return &settingError{where: "SMOL_MCP_HTTP_TLS_CERT and SMOL_MCP_HTTP_TLS_KEY", why: "TLS cannot be served: " + err.Error(),
+			hint: "the first is a PEM file of the certificate with its chain, the second of its key, which is private"}
+	}
+	return nil
 }
 
 // acceptedHosts are the Host headers to accept; nil: any.

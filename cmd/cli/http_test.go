@@ -21,7 +21,7 @@ func TestOpenTargets(t *testing.T) {
 		}
 		p := wire(&r.Config, "http", slog.New(slog.DiscardHandler))
 		defer closeAll(p.closers)
-		s, err := p.open(httpd.Opening{Token: token, Kind: "http"})
+		s, err := p.open(httpd.Opening{Token: token, Kind: "http", Current: func() httpd.Token { return token }})
 		if err != nil {
 			return "", err
 		}

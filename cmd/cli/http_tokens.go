@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"os"
 	"strings"
 
 	"smol-mcp/httpd"
@@ -33,10 +32,11 @@ func httpTokens(c *Config, env lookup, log *slog.Logger) (*httpd.Tokens, error) 
 		fixed = append(fixed, httpd.Token{Name: defaultToken, Hash: httpd.Hash(token)})
 	}
 	file := tokensFile(c, env)
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && c.HTTPTokensFile == "" {
-		file = ""
+	read := httpd.WatchTokens // smol-mcp token may make the usual one at any time
+	if c.HTTPTokensFile != "" {
+		read = httpd.NewTokens
 	}
-	all, err := httpd.NewTokens(file, vocabulary(), fixed...)
+	all, err := read(file, vocabulary(), fixed...)
 	if err != nil {
 		return nil, &settingError{where: file, why: "the tokens cannot be read: " + plain(err).Error(), hint: "each line is a name, sha256: with 64 digits, and limits; smol-mcp token new NAME writes one"}
 	}

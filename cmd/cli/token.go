@@ -20,8 +20,10 @@ const tokenHelp = `  smol-mcp token new NAME     make a token, print it, and add
   smol-mcp token remove NAME  take a token out of the file
 
 The file is SMOL_MCP_HTTP_TOKENS_FILE, else tokens beside the usual settings file.
-A running server reads it again when it changes: new tokens work at once, and the
-sessions of removed ones end. Each token has sessions and machines of its own;
+A running server reads it again when it changes: new tokens work at once, other
+limits hold from the next call on, and the sessions of tokens that are removed, or
+get other targets, end with their machines. While the file is missing or damaged
+none of its tokens is accepted. Each token has sessions and machines of its own;
 only machines that were given a name to be kept are everybody's.
 `
 
