@@ -83,7 +83,7 @@ func TestCommandOutlivesServerAndEngine(t *testing.T) {
 	if read["exitCode"] != 7.0 || read["durationMs"].(float64) < float64(length)*1000 || !strings.HasPrefix(read["stderr"].(string), "0\n1\n2\n") {
 		t.Fatalf("at its end: %v, %v ms, stderr %q, note %v", read["exitCode"], read["durationMs"], read["stderr"], read["note"])
 	}
-	all := second.everything(name, ran["commandId"])
+	all := second.everything(name, ran["commandId"], "stdout")
 	sum := sha256.Sum256(all)
 	if source := second.call("run-command", map[string]any{"name": name, "command": "sha256sum /root/source"})["stdout"].(string); !strings.HasPrefix(source, hex.EncodeToString(sum[:])) {
 		t.Errorf("what was read (%d bytes) is not what was printed: %x, %s", len(all), sum, source)
@@ -98,14 +98,14 @@ func TestCommandOutlivesServerAndEngine(t *testing.T) {
 	second.rebooted(name)
 }
 
-// everything pages through the standard output of a command.
-func (c *client) everything(name string, id any) []byte {
+// everything pages through an output of a command.
+func (c *client) everything(name string, id any, stream string) []byte {
 	c.t.Helper()
 	var all []byte
 	for {
-		read := c.call("read-command", map[string]any{"name": name, "commandId": id, "stream": "stdout", "offset": len(all)})
-		page := []byte(read["stdout"].(string))
-		if encoding, ok := read["encoding"].(map[string]any); ok && encoding["stdout"] == "base64" {
+		read := c.call("read-command", map[string]any{"name": name, "commandId": id, "stream": stream, "offset": len(all)})
+		page := []byte(read[stream].(string))
+		if encoding, ok := read["encoding"].(map[string]any); ok && encoding[stream] == "base64" {
 			var err error
 			page, err = base64.StdEncoding.DecodeString(string(page))
 			must(c.t, err)
