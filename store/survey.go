@@ -170,36 +170,9 @@ func (s *Store) Survey(ctx context.Context) (Survey, error) {
 	if fi, err := os.Lstat(filepath.Join(p.run, dbName)); err == nil {
 		sv.Size = fi.Size()
 	}
-	rows := make(map[string]instance)
-	var recs []Record
-	if sv.Size > 0 {
-		err = s.view(ctx, func(t *tx) (err error) {
-			clear(rows)
-			sv.Sessions = sv.Sessions[:0]
-			if _, err := t.get(bMeta, []byte("epoch"), &sv.Epoch); err != nil {
-				return err
-			}
-			if err := t.eachInstance(func(id string, row instance) error { rows[id] = row; return nil }); err != nil {
-				return err
-			}
-			err = t.eachSession(func(id string, row session) error {
-				sv.Sessions = append(sv.Sessions, Sitting{id, row.Instance, row.Kind, row.Client, row.State})
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-			if recs, err = t.records(); err != nil {
-				return err
-			}
-			if ns, err := t.notices(); err == nil && len(ns) > 0 {
-				sv.Notices = ns
-			}
-			return nil
-		})
-		if err != nil {
-			return sv, err
-		}
+	rows, recs, err := s.surveyRows(ctx, &sv)
+	if err != nil {
+		return sv, err
 	}
 	verdicts := make(map[string]verdict)
 	for id, row := range rows {
@@ -213,6 +186,39 @@ func (s *Store) Survey(ctx context.Context) (Survey, error) {
 	}
 	sv.Machines = append(sv.Machines, s.unrecordedIn(entries, recs)...)
 	return sv, nil
+}
+
+// surveyRows reads state.db, where there is one, into sv and what is still to be judged.
+func (s *Store) surveyRows(ctx context.Context, sv *Survey) (rows map[string]instance, recs []Record, err error) {
+	rows = make(map[string]instance)
+	if sv.Size == 0 {
+		return rows, nil, nil
+	}
+	err = s.view(ctx, func(t *tx) (err error) {
+		clear(rows)
+		sv.Sessions = sv.Sessions[:0]
+		if _, err := t.get(bMeta, []byte("epoch"), &sv.Epoch); err != nil {
+			return err
+		}
+		if err := t.eachInstance(func(id string, row instance) error { rows[id] = row; return nil }); err != nil {
+			return err
+		}
+		err = t.eachSession(func(id string, row session) error {
+			sv.Sessions = append(sv.Sessions, Sitting{id, row.Instance, row.Kind, row.Client, row.State})
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if recs, err = t.records(); err != nil {
+			return err
+		}
+		if ns, err := t.notices(); err == nil && len(ns) > 0 {
+			sv.Notices = ns
+		}
+		return nil
+	})
+	return rows, recs, err
 }
 
 func process(id string, row instance, v verdict) Process {

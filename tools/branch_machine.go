@@ -104,7 +104,7 @@ func (c *call) dropBranches(ctx context.Context, names []string, failed []error)
 				c.opts.Log.Warn("a branch of a cancelled call stays", "machine", name, "err", err)
 			}
 			if c.lifeOf(name) == store.Persistent { // it has no record any more
-				_, _ = c.fleet.Delete(ctx, name)
+				_, _ = c.drop(ctx, name)
 			}
 		})
 	}

@@ -150,15 +150,18 @@ func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) err
 	}
 	c.named = in.Name
 	rec, found, err := c.records.Use(ctx, c.key(in.Name))
-	switch {
-	case err != nil && c.opts.Principal != "":
-		return err
-	case err != nil:
+	if err != nil && c.opts.Principal == "" {
 		c.opts.Log.Warn("the owner of a machine could not be read", "machine", in.Name, "err", err)
-	case found && c.hides(rec):
-		return notThere(t.name, in.Name)
+		return nil
 	}
-	return nil
+	hidden := false
+	if err == nil {
+		hidden, err = c.conceals(c.key(in.Name), rec, found)
+	}
+	if err == nil && hidden {
+		err = notThere(t.name, in.Name)
+	}
+	return err
 }
 
 // check returns the arguments when they follow the schema, and an error that

@@ -236,15 +236,20 @@ func supports(info fleet.Info, spec fleet.Spec) error {
 
 // checkFree refuses a name that the caller chose and that is taken. So a machine
 // of that name which is seen after a lost answer is most likely the one asked for. (In
-// the cloud a mark tells that, and the service refuses a name that is taken.)
+// the cloud a mark tells that, and the service refuses a name that is taken.) Of another
+// principal's machine it tells no more than that.
 func (c *call) checkFree(ctx context.Context, name string) error {
-	m, err := c.fleet.Get(ctx, name)
+	m, err := whole(c.fleet).Get(ctx, name)
 	switch {
 	case fleet.CodeOf(err) == fleet.CodeNotFound:
 		return nil
 	case err != nil:
 		return err
 	}
-	return &fleet.Error{Code: fleet.CodeConflict, Op: "create machine " + name, Why: "a machine of that name exists (state " + string(m.State) + ")",
+	taken := &fleet.Error{Code: fleet.CodeConflict, Op: "create machine " + name, Why: "a machine of that name exists (state " + string(m.State) + ")",
 		Next: "use it, choose another name, or delete it first"}
+	if p, ok := c.fleet.(private); ok && p.may(ctx, taken.Op, name) != nil {
+		taken.Why, taken.Next = "a machine of that name exists", "choose another name"
+	}
+	return taken
 }

@@ -48,7 +48,7 @@ func (c *call) delete(ctx context.Context, in deleteIn) (deleteOut, error) {
 		c.opts.Log.Warn("delete without a record", "machine", in.Name, "err", err)
 	}
 	c.forget(in.Name)
-	done, err := c.fleet.Delete(ctx, in.Name)
+	done, err := c.drop(ctx, in.Name)
 	switch out.AlreadyGone = fleet.CodeOf(err) == fleet.CodeNotFound; {
 	case out.AlreadyGone && !recorded && c.recordedElsewhere(ctx):
 		return out, err // it is not gone, only out of sight

@@ -2,22 +2,19 @@ package tools
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"smol-mcp/fleet"
-	"smol-mcp/store"
 )
 
 // Permit is what a principal may do. The zero value permits all.
 type Permit struct {
 	ReadOnly bool     // only tools that change nothing
 	Tools    []string // only these; nil: all
-	Machines int      // that it may have at once, all ending with their sessions; 0: any number, of any kind
+	Machines int      // that it may have at once, those that are kept among them; 0: any number
 }
 
 func (p Permit) allows(t tool) bool {
@@ -79,39 +76,4 @@ func (s *Session) cacheable(_ context.Context, req mcp.Request, c *mcp.Cacheable
 	case *mcp.ListToolsParams, *mcp.ListPromptsParams, *mcp.ListResourceTemplatesParams, *mcp.ListResourcesParams:
 		c.TTLMs = int(cacheTime.Milliseconds())
 	}
-}
-
-// mayIntend refuses a kept machine to a principal whose machines are counted: it
-// leaves no record to count.
-func (s *Session) mayIntend(wish store.Wish) error {
-	if s.permit().Machines == 0 || wish.Kind != store.Persistent {
-		return nil
-	}
-	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine " + wish.Name,
-		Why:  "this client's token limits its machines, so they have to end with their session",
-		Next: "leave the name out, or begin it with " + s.opts.Limits.MachinePrefix}
-}
-
-// checkOwn counts the machines of the principal that were wished for before rec.
-func (s *Session) checkOwn(ctx context.Context, rec store.Record) error {
-	limit := s.permit().Machines
-	if limit == 0 {
-		return nil
-	}
-	recs, err := s.opts.Store.Records(ctx)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, r := range recs {
-		if (r.Phase == store.Creating || r.Phase == store.Ready) && r.Principal() == s.opts.Principal && r.UID < rec.UID {
-			names = append(names, r.Name)
-		}
-	}
-	if len(names) < limit {
-		return nil
-	}
-	return &fleet.Error{Code: fleet.CodeQuota, Op: "create machine " + rec.Name,
-		Why:  fmt.Sprintf("this client's token allows %d machines at once, and there are %s", limit, strings.Join(names[:min(len(names), 20)], ", ")),
-		Next: "delete one that is no longer needed with delete-machine"}
 }

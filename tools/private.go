@@ -28,9 +28,9 @@ func (s *Session) share() {
 	}
 }
 
-// private is a fleet as a principal sees it: machines that are recorded for another
-// one are not there. Those without a record, which were made to be kept or by other
-// programs, are everybody's.
+// private is a fleet as a principal sees it: machines of another one are not there,
+// be they on record or kept. Those that nobody here has made for a principal, as the user
+// of this computer and other programs do, are everybody's.
 type private struct {
 	fleet.Fleet
 	s *Session
@@ -56,7 +56,21 @@ func notThere(op, name string) error {
 	return fleet.Errorf(fleet.CodeNotFound, op+" "+name, "there is no machine of that name")
 }
 
-// may refuses the name of another principal's machine. What the records do not tell is
+// conceals reports whether a machine is another principal's, which this one must not
+// see. rec is its record, if it was found. The record speaks as long as there is one. It is read
+// first: where it is gone, whose the machine is was written down before.
+func (s *Session) conceals(key store.Key, rec store.Record, found bool) (bool, error) {
+	switch {
+	case s.opts.Principal == "":
+		return false, nil
+	case found && rec.Phase != store.Gone:
+		return s.hides(rec), nil
+	}
+	kept, found, err := s.opts.Store.KeptBy(key)
+	return found && kept.Principal != s.opts.Principal, err
+}
+
+// may refuses the name of another principal's machine. What cannot be told is
 // refused too.
 func (p private) may(ctx context.Context, op, name string) error {
 	key, err := p.key(ctx, name)
@@ -64,7 +78,11 @@ func (p private) may(ctx context.Context, op, name string) error {
 		return err
 	}
 	rec, found, err := p.s.records.Use(ctx, key)
-	if err == nil && found && p.s.hides(rec) {
+	if err != nil {
+		return err
+	}
+	hidden, err := p.s.conceals(key, rec, found)
+	if err == nil && hidden {
 		err = notThere(op, name)
 	}
 	return err
@@ -80,21 +98,15 @@ func (p private) List(ctx context.Context) ([]fleet.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	recs, err := p.s.opts.Store.Records(ctx)
+	owners, gone, err := p.owners(ctx, all)
 	if err != nil {
 		return nil, err
 	}
-	hidden := map[string]bool{}
-	for _, rec := range recs {
-		key, err := p.key(ctx, rec.Name)
-		if err != nil {
-			return nil, err
-		}
-		if p.s.hides(rec) && rec.Key() == key {
-			hidden[rec.Name] = true
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(m fleet.Machine) bool { return hidden[m.Name] }), nil
+	p.forgetKept(ctx, gone)
+	return slices.DeleteFunc(slices.Clone(all), func(m fleet.Machine) bool {
+		principal, known := owners[m.Name]
+		return known && principal != p.s.opts.Principal
+	}), nil
 }
 
 // Get implements [fleet.Fleet].

@@ -14,7 +14,7 @@ import (
 // machines as the settings allow. The record comes first, so that of several
 // wishes at once, also of several processes, no more come true than there is room for.
 func (c *call) intend(ctx context.Context, wish store.Wish) (store.Record, error) {
-	if err := c.mayIntend(wish); err != nil {
+	if err := c.checkKept(ctx, wish); err != nil {
 		return store.Record{}, err
 	}
 	rec, err := c.records.Intend(ctx, wish)

@@ -16,7 +16,8 @@ import (
 )
 
 const statusHelp = `Shows the processes of this user's smol-mcp, their sessions and their machines,
-who owns each and what will become of it. It changes nothing and asks no engine.
+who owns each and what will become of it, and which machines tokens have kept, be
+they there or not. It changes nothing and asks no engine.
 The runtime directory is the first that is fit; a process that shows another one
 than you expect has another environment, and other records.
 `
@@ -92,7 +93,14 @@ func printStatus(out io.Writer, sv store.Survey) error {
 			if m.Within > 0 {
 				fate += " " + age(m.Within)
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, whose(r), r.Kind, r.Phase, age(time.Since(r.Created)), short(r.Instance), r.OwnerLife(), fate, m.Reason)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, targetOf(r.Key()), r.Kind, r.Phase, age(time.Since(r.Created)), short(r.Instance), r.OwnerLife(), fate, m.Reason)
+		}
+		w.Flush()
+	}
+	if len(sv.Kept) > 0 {
+		fmt.Fprintf(w, "\nKEPT\tTARGET\tAGE\tBELONGS TO\n")
+		for _, k := range sv.Kept {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", k.Name, targetOf(k.Key()), age(time.Since(k.Created)), k.Principal)
 		}
 		w.Flush()
 	}
@@ -106,12 +114,12 @@ func printStatus(out io.Writer, sv store.Survey) error {
 	return err
 }
 
-// whose is a record's target with the account there, where it has one.
-func whose(r store.Record) string {
-	if r.Account == "" {
-		return r.Target
+// targetOf is a machine's target with the account there, where it has one.
+func targetOf(k store.Key) string {
+	if k.Account == "" {
+		return k.Target
 	}
-	return r.Target + "/" + r.Account
+	return k.Target + "/" + k.Account
 }
 
 // sessionsOf lists the sessions of a process: their clients and states.

@@ -23,13 +23,15 @@ The file is SMOL_MCP_HTTP_TOKENS_FILE, else tokens beside the usual settings fil
 A running server reads it again when it changes: new tokens work at once, other
 limits hold from the next call on, and the sessions of tokens that are removed, or
 get other targets, end with their machines. While the file is missing or damaged
-none of its tokens is accepted. Each token has sessions and machines of its own;
-only machines that were given a name to be kept are everybody's.
+none of its tokens is accepted. Each token has sessions and machines of its own.
+Those that were given a name to be kept stay without it, for the user of this
+computer and a new token of its name; other tokens do not see them. Machines that
+were not made over HTTP are everybody's.
 `
 
 func tokenFlags() []option {
 	return []option{
-		{"machines", "N", "new: it may have so many machines at once, all ending with their sessions"},
+		{"machines", "N", "new: it may have so many machines at once, kept ones among them"},
 		{"targets", "A,B", "new: it may use these, of local and cloud"},
 		{"tools", "A,B", "new: it may call these tools"},
 		{"read-only", "", "new: it may call tools that change nothing"},
