@@ -186,18 +186,20 @@ func (s *Store) Kept() ([]Kept, error) {
 	return all, nil
 }
 
-// keptNames are the files whose names begin so, in the order of their names.
+// keptNames are the files whose names begin so, in the order of their names. It looks at
+// no file, since it is on the way of every request.
 func keptNames(root *os.Root, prefix string) ([]string, error) {
-	files, err := fs.ReadDir(root.FS(), ".")
+	dir, err := root.Open(".")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrKept, err)
 	}
-	var names []string
-	for _, f := range files {
-		if strings.HasPrefix(f.Name(), prefix) && strings.HasSuffix(f.Name(), ".json") {
-			names = append(names, f.Name())
-		}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrKept, err)
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, prefix) || !strings.HasSuffix(name, ".json") })
+	slices.Sort(names)
 	return names, nil
 }
 

@@ -2,6 +2,8 @@ package tools_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -252,4 +254,66 @@ func TestKeptMachinesCount(t *testing.T) {
 	}
 	second.machine(map[string]any{"name": "kept-2"})
 	second.refused("create-machine", map[string]any{"image": "alpine:3.20"})
+}
+
+// In the cloud, which refuses a name that is taken by itself, a kept machine is its maker's
+// from the refusal of another's create on as before it, and also when the fleet has lost sight of it.
+func TestKeptInCloud(t *testing.T) {
+	r := newRig(t, rigOptions{mode: "both"})
+	a, b := r.as(principal("token:a")), r.as(principal("token:b"))
+	there := func(arguments map[string]any) map[string]any {
+		all := map[string]any{"target": "cloud"}
+		maps.Copy(all, arguments)
+		return all
+	}
+	a.machine(there(map[string]any{"name": "kept"}))
+	b.machine(map[string]any{"name": "kept", "target": "local"}) // of this computer is another
+	for tool, arguments := range reaches("kept") {
+		if tool == "pull-image" {
+			continue // the cloud cannot
+		}
+		if text := b.refused(tool, there(arguments)); !strings.HasPrefix(text, "NOT_FOUND: ") {
+			t.Errorf("%s of another's machine: %s", tool, text)
+		}
+	}
+	if text := b.refused("create-machine", there(map[string]any{"image": "alpine:3.20", "name": "kept"})); !strings.HasPrefix(text, "CONFLICT: ") || strings.Contains(text, "running") {
+		t.Errorf("a taken name: %s", text)
+	}
+	all, err := r.store.Kept()
+	if err != nil || len(all) != 2 || all[0].Principal != "token:a" || all[0].Account != "t1" || all[1].Target != "local" {
+		t.Errorf("kept: %+v %v", all, err)
+	}
+	r.ago(time.Hour)
+	r.tenant.Store(tenant{account: "t2"}) // of which nothing is known
+	b.call("list-machines", nil)
+	r.tenant.Store(tenant{account: "t1"})
+	if text := b.refused("get-machine", there(map[string]any{"name": "kept"})); !strings.HasPrefix(text, "NOT_FOUND: ") {
+		t.Errorf("after another key was used: %s", text)
+	}
+	if a.call("delete-machine", there(map[string]any{"name": "kept"}))["alreadyGone"] != false {
+		t.Error("a does not find it")
+	}
+	if got := b.sees(); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("b sees %v", got)
+	}
+}
+
+// A look at whose a machine is, which every request of a principal takes.
+func BenchmarkKeptBy(b *testing.B) {
+	r := newRig(b, rigOptions{})
+	s := r.store.NewSessionOf("token:a", "http", "")
+	for i := range 50 {
+		rec, err := s.Intend(b.Context(), store.Wish{Target: "local", Name: fmt.Sprint("m", i), Kind: store.Persistent})
+		if err == nil {
+			err = s.Confirm(b.Context(), rec, "", time.Time{})
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, found, err := r.store.KeptBy(store.Key{Target: "local", Name: "m7"}); err != nil || !found {
+			b.Fatal(found, err)
+		}
+	}
 }
