@@ -1,8 +1,10 @@
 package httpd_test
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -204,4 +206,41 @@ func TestHostAndOrigin(t *testing.T) {
 	if p := open.client().post(initialize, "Host", "any.example", "Origin", "http://evil.example"); p.status != 403 {
 		t.Errorf("without a list, from elsewhere: %d %s", p.status, p.body)
 	}
+}
+
+// A wrong token is answered after a while, as is none; of many only so many wait, and none of them
+// is in the way of a right one.
+func TestFailDelay(t *testing.T) {
+	const delay = 400 * time.Millisecond
+	r := newRig(t, func(o *httpd.Options) { o.FailDelay = delay })
+	for what, token := range map[string]string{"wrong": "wrong", "none": ""} {
+		begin := time.Now()
+		if p := (&client{rig: r, token: token}).post(initialize); p.status != 401 || time.Since(begin) < delay/2 {
+			t.Errorf("%s: %d after %v", what, p.status, time.Since(begin))
+		}
+	}
+
+	const places = 64
+	r = newRig(t, func(o *httpd.Options) { o.FailDelay = time.Hour })
+	answered := make(chan int, places+1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range places + 1 {
+		all.Go(func() {
+			res, err := http.DefaultClient.Do((&client{rig: r, token: "wrong"}).request(ctx, "GET", "")) // whose end is seen while it waits
+			if err == nil {
+				answered <- res.StatusCode
+				res.Body.Close()
+			}
+		})
+	}
+	if status := within(t, "the one that has no place to wait in", answered); status != 401 {
+		t.Errorf("it is answered with %d", status)
+	}
+	r.client().open()
+	if n := len(answered); n != 0 {
+		t.Errorf("%d others did not wait", n)
+	}
+	cancel()
+	all.Wait()
 }

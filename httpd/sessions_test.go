@@ -249,6 +249,41 @@ func TestMaxBodies(t *testing.T) {
 	eventually(t, "there is room again", func() bool { return c.post(ping+strings.Repeat(" ", 800)).status == 200 })
 }
 
+// slowly is a session whose leftovers are gone when gate is closed.
+type slowly struct {
+	httpd.Session
+	gate chan struct{}
+}
+
+func (s slowly) End(ctx context.Context) (func(context.Context) error, error) {
+	clean, err := s.Session.End(ctx)
+	return func(ctx context.Context) error {
+		<-s.gate
+		return clean(ctx)
+	}, err
+}
+
+// A DELETE is answered when the end is known, and not only when all is cleared up.
+func TestDeleteDoesNotWait(t *testing.T) {
+	gate := make(chan struct{})
+	r := newRig(t, func(o *httpd.Options) {
+		open := o.Open
+		o.Open = func(in httpd.Opening) (httpd.Session, error) {
+			s, err := open(in)
+			return slowly{s, gate}, err
+		}
+	})
+	c := r.client().open()
+	if p := c.do("DELETE", ""); p.status != 204 || !r.opened[0].ended.Load() {
+		t.Errorf("%d %s", p.status, p.body)
+	}
+	if len(r.cleaned) != 0 {
+		t.Error("the clean-up did not wait")
+	}
+	close(gate)
+	within(t, "the clean-up", r.cleaned)
+}
+
 // The end of the server ends sessions, streams and calls, also those that hear nothing, in time.
 func TestClose(t *testing.T) {
 	r := newRig(t)
