@@ -45,6 +45,17 @@ func newHTTPPlace(t testing.TB, env ...string) *httpPlace {
 	return p
 }
 
+// setting is a variable of its environment.
+func (p *httpPlace) setting(name string) string {
+	var value string
+	for _, line := range p.env {
+		if v, ok := strings.CutPrefix(line, name+"="); ok {
+			value = v
+		}
+	}
+	return value
+}
+
 // machines are the names of the machines that the engine has.
 func (p *httpPlace) machines() []string {
 	p.t.Helper()
@@ -236,10 +247,11 @@ func (r *rawSession) post(ctx context.Context, body string) (string, http.Header
 	return r.do(ctx, http.MethodPost, body)
 }
 
-func (r *rawSession) do(ctx context.Context, method, body string) (string, http.Header, error) {
+// request is a request of the session.
+func (r *rawSession) request(ctx context.Context, method, body string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.server.url, strings.NewReader(body))
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	req.Header.Set("Authorization", "Bearer "+r.token)
 	req.Header.Set("Content-Type", "application/json")
@@ -252,6 +264,14 @@ func (r *rawSession) do(ctx context.Context, method, body string) (string, http.
 	if r.id != "" {
 		req.Header.Set("Mcp-Session-Id", r.id)
 		req.Header.Set("Mcp-Protocol-Version", handshakeEra)
+	}
+	return req, nil
+}
+
+func (r *rawSession) do(ctx context.Context, method, body string) (string, http.Header, error) {
+	req, err := r.request(ctx, method, body)
+	if err != nil {
+		return "", nil, err
 	}
 	res, err := r.server.http.Do(req)
 	if err != nil {
