@@ -96,6 +96,14 @@ func (r retrying) DownloadPart(ctx context.Context, name, path string, w io.Writ
 	return p, err
 }
 
+// RunJob is sent once, as Exec.
+func (r retrying) RunJob(ctx context.Context, name string, j Job) (Result, error) {
+	if runner, ok := r.Fleet.(JobRunner); ok {
+		return runner.RunJob(ctx, name, j)
+	}
+	return Result{}, &Error{Code: CodeUnsupported, Op: "run a command in machine " + name, Why: "the fleet has no jobs"}
+}
+
 // Delete finds nothing when a try before it was carried out and only its answer
 // lost; that is what was asked for.
 func (r retrying) Delete(ctx context.Context, name string) (gone Deletion, err error) {

@@ -40,6 +40,11 @@ func (s *Smolvm) Exec(ctx context.Context, name string, cmd Command) (Result, er
 	}
 	r.json, r.path = body, machinePath(name, "/exec")
 	r.killAfter = time.Duration(body.TimeoutSecs) * time.Second
+	return s.runs(ctx, r, name, cmd)
+}
+
+// runs sends the request for a command, which is answered within killAfter.
+func (s *Smolvm) runs(ctx context.Context, r request, name string, cmd Command) (Result, error) {
 	r.wait = r.killAfter + execSlack
 	leave, err := s.guests.enter(ctx, r.op, name, r.wait, cmd.Brief)
 	if err != nil {

@@ -44,10 +44,10 @@ func (s *Smolvm) DownloadPart(ctx context.Context, name, path string, w io.Write
 	if offset < 0 || length <= 0 {
 		return Part{}, r.fail(CodeInvalid, false, fmt.Errorf("no part: %d bytes from %d on", length, offset))
 	}
-	switch offers, err := s.offersParts(ctx); {
+	switch can, err := s.abilities(ctx); {
 	case err != nil:
 		return Part{}, err
-	case !offers:
+	case !can.parts:
 		return Part{}, r.fail(CodeUnsupported, false, errors.New("the engine reads no parts of files"))
 	}
 	leave, err := s.guests.enter(ctx, r.op, name, r.wait, true)
@@ -108,23 +108,20 @@ func contentRange(text string) (first, size int64, err error) {
 	return first, size, err
 }
 
-// offersParts reports whether the engine does. What was found out once is enough:
-// when another engine has taken its place since, the answer shows it.
-func (s *Smolvm) offersParts(ctx context.Context) (bool, error) {
+// abilities are what the engine can do. What was found out once is enough for what it shows in
+// its answer when another engine has taken its place since.
+func (s *Smolvm) abilities(ctx context.Context) (*features, error) {
 	select {
 	case s.served.turn <- struct{}{}:
 	case <-ctx.Done():
-		return false, &Error{Code: CodeOf(ctx.Err()), Op: "ask the engine what it can do", Why: ctx.Err().Error(), Err: ctx.Err()}
+		return nil, &Error{Code: CodeOf(ctx.Err()), Op: "ask the engine what it can do", Why: ctx.Err().Error(), Err: ctx.Err()}
 	}
 	known := s.served.known
 	<-s.served.turn
-	if known == nil {
-		var err error
-		if known, err = s.features(ctx); err != nil {
-			return false, err
-		}
+	if known != nil {
+		return known, nil
 	}
-	return known.parts, nil
+	return s.features(ctx)
 }
 
 // header reports whether a route takes the header.

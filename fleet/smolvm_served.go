@@ -33,6 +33,7 @@ type features struct {
 	branchableQuery string // the query of start that makes a machine branchable
 	freezeSource    bool   // a branch says whether its source stops
 	parts           bool   // files are read in parts
+	jobs            bool   // guests begin jobs by themselves
 	whyNoBranch     string
 }
 
@@ -160,6 +161,7 @@ func readFeatures(h health, doc []byte, hostOS string) (*features, error) {
 	f.Overlay = api.field("CreateMachineRequest", "overlayGb")
 	f.Cmd = api.field("CreateMachineRequest", "cmd")
 	f.parts = api.header("GET", "/files/{path}", "Range")
+	f.jobs = api.serves("POST", "/jobs")
 	f.branchableQuery = "forkable"
 	if api.parameter("POST", "/start", "branchable") {
 		f.branchableQuery = "branchable"

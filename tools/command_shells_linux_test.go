@@ -12,7 +12,8 @@ import (
 	"smol-mcp/fleet/fleettest"
 )
 
-// inShells runs a test in the shells that images have, with the /proc that real guests have.
+// inShells runs a test in the shells that images have, with the /proc that real guests have, and
+// where guests begin jobs by themselves.
 func inShells(t *testing.T, test func(t *testing.T, r *rig, name, dir string)) {
 	for _, shell := range []string{"dash", "bash", "busybox sh"} {
 		t.Run(shell, func(t *testing.T) {
@@ -25,6 +26,11 @@ func inShells(t *testing.T, test func(t *testing.T, r *rig, name, dir string)) {
 			test(t, r, r.machine(nil), host.dir)
 		})
 	}
+	t.Run("native", func(t *testing.T) {
+		t.Parallel()
+		r, _, dir := newNative(t, nil)
+		test(t, r, r.machine(nil), dir)
+	})
 }
 
 // Ten ways for a command to end, each with its own fields.

@@ -108,9 +108,10 @@ func (r reply) unframed(stderr bool) reply {
 // A contact is what a session's scripts have found out about a machine: that one
 // has run there, so that a boot since then is noticed without asking the fleet,
 // or what it lacks: a shell to run one with, a process group of its own for each
-// command, and the program to make one.
+// command, the program to make one, and jobs of its own.
 type contact struct {
 	met, noShell, noGroup, noSetsid bool
+	noJobs                          bool
 	boot                            string // of our last script there, as in [reply]
 	dir                             string // where the guest keeps files of ours; empty when not known
 }
@@ -140,6 +141,14 @@ func (c *call) runs(ctx context.Context, name string) (bool, error) {
 // inGuest runs a script in a machine with one request. cmd gives all but the
 // argv, of which it may have the first words; args follow the script.
 func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Command, args ...string) (reply, error) {
+	prefixed := len(cmd.Argv) > 0
+	cmd.Argv = append(append(cmd.Argv, "sh", "-c", script, "sh"), args...)
+	return c.converse(ctx, name, prefixed, func() (fleet.Result, error) { return c.fleet.Exec(ctx, name, cmd) })
+}
+
+// converse makes a request that is answered as a script does. prefixed says that a program before
+// the shell may be what is missing.
+func (c *call) converse(ctx context.Context, name string, prefixed bool, do func() (fleet.Result, error)) (reply, error) {
 	if c.contacts.of(name).noShell {
 		return reply{}, errNoShell
 	}
@@ -147,9 +156,7 @@ func (c *call) inGuest(ctx context.Context, name, script string, cmd fleet.Comma
 	if err != nil {
 		return reply{}, err
 	}
-	prefixed := len(cmd.Argv) > 0
-	cmd.Argv = append(append(cmd.Argv, "sh", "-c", script, "sh"), args...)
-	res, err := c.fleet.Exec(ctx, name, cmd)
+	res, err := do()
 	if err != nil {
 		if isNoShell(err.Error()) {
 			if !prefixed {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -128,7 +127,7 @@ func (c *call) attempt(ctx context.Context, name string, e ending, j job) (endin
 	}
 	c.stage("running the command in %s", name)
 	begin := time.Now()
-	r, err := c.launch(ctx, name, file, e.id, j)
+	r, err := c.begin(ctx, name, file, e.id, j)
 	err = j.ownNames(err)
 	e.started = e.started || r.started
 	e.took = time.Since(begin)
@@ -166,63 +165,6 @@ func (c *call) feed(ctx context.Context, name string, e *ending, j job) (file st
 		file = dir + "/" + e.id + ".stdin" // whoever runs the command may remove it there
 	}
 	return file, c.upload(ctx, name, file, j.stdin)
-}
-
-// launch sends the job, again where the guest says what was amiss, which shows that
-// it has not begun. It returns errUnderway when the job goes on without its request.
-func (c *call) launch(ctx context.Context, name, file, id string, j job) (reply, error) {
-	tries := 0
-	done := c.toRemove(name)
-	for {
-		attached := j.wait >= attachedFor && c.attached.of(name) < mostAttached
-		cmd, args := c.request(name, file, id, done, j, attached)
-		r, err := c.dispatch(ctx, name, id, j, cmd, args, attached)
-		tries++
-		switch {
-		case errors.Is(err, errNoShell) && len(cmd.Argv) > 0:
-			c.contacts.change(name, func(k contact) contact { k.noSetsid = true; return k })
-		case err != nil:
-			return r, err
-		case r.word(0) == "nostdin" && tries < 4:
-			// The upload went below a workload that came up after it; it is up now.
-			if err := c.upload(ctx, name, file, j.stdin); err != nil {
-				return r, err
-			}
-		case r.word(0) == "nogroup" && tries < 4:
-			c.contacts.change(name, func(k contact) contact { k.noGroup = true; return k })
-		case r.word(0) == "nofiles":
-			return r, errNoFiles
-		case r.word(0) == "running":
-			return r, errUnderway
-		default:
-			return r, nil
-		}
-	}
-}
-
-// request is the command that carries j, and the arguments of run.sh.
-func (c *call) request(name, file, id, done string, j job, attached bool) (fleet.Command, []string) {
-	cmd := fleet.Command{Env: map[string]string{}, Timeout: scriptTimeout}
-	for k, v := range j.env {
-		cmd.Env[carried+k] = v
-	}
-	mode, watch := "leave", scripts.watch()
-	if attached {
-		// Should nobody be there to release it, the fleet ends it.
-		mode, watch, cmd.Timeout = "wait", "", j.timeout+execMargin
-	}
-	switch k := c.contacts.of(name); {
-	case k.noSetsid:
-		mode = "a" + mode
-	case k.noGroup:
-		cmd.Argv = []string{"setsid"}
-	}
-	if file == "" && j.stdin != "" {
-		cmd.Stdin, file = j.stdin, "-"
-	}
-	names := strings.Join(slices.Sorted(maps.Keys(j.env)), " ")
-	return cmd, append([]string{id, strconv.Itoa(c.opts.Limits.MaxOutputBytes + 1), mode, strconv.FormatInt(time.Now().Unix(), 10),
-		strconv.Itoa(int(j.timeout / time.Second)), j.command.shown(), j.workdir, file, names, done, watch}, j.command.argv...)
 }
 
 // refusedByGuest is the error for what run.sh said instead of beginning.

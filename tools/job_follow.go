@@ -122,12 +122,14 @@ func (c *call) stopJob(ctx context.Context, name, id, signal string, grace time.
 		return true, err // looking for it would start the machine
 	}
 	r, err := c.inGuest(ctx, name, scripts.stop(), fleet.Command{Timeout: grace + stopTimeout, Brief: true},
-		halves(id), signal, strconv.Itoa(int(grace/(100*time.Millisecond))), why)
+		halves(id), signal, tenths(grace), why)
 	if err != nil || r.word(0) == "alive" {
 		c.opts.Log.Warn("a stopped command may still run", "machine", name, "command", id, "answer", r.word(0), "err", err)
 	}
 	return r.word(0) != "alive", err
 }
+
+func tenths(d time.Duration) string { return strconv.Itoa(int(d / (100 * time.Millisecond))) }
 
 // stopWanted reports whether the end of ctx is the user's wish to stop, which the
 // SDK tells as a plain cancel. A lost client or an ended session ends the wait,

@@ -24,30 +24,39 @@ const shortestWait = time.Second
 // errUnderway says that a job goes on without its request.
 var errUnderway = errors.New("the command goes on")
 
+// A launch is a way to get a job into a guest, with one request. See guest/run.sh for the
+// answer.
+type launch struct {
+	native       bool          // the guest begins it by itself
+	attached     bool          // its request is open for as long as the job, up to attachedFor
+	releaseAfter time.Duration // when it is ended if it is open still
+	send         func(ctx context.Context, sent func()) (reply, error)
+}
+
 // dispatch sends the job and waits for the answer: to its end, or until it has
 // kept its request open long enough and is released from it.
-func (c *call) dispatch(ctx context.Context, name, id string, j job, cmd fleet.Command, args []string, attached bool) (reply, error) {
+func (c *call) dispatch(ctx context.Context, name, id string, j job, l launch) (reply, error) {
 	if !c.waits.begin() {
 		return reply{}, errSessionOver
 	}
-	if attached {
+	if l.attached {
 		c.attached.change(name, func(n int) int { return n + 1 })
 	}
 	open, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.timeout+2*execMargin)
 	stop := context.AfterFunc(c.over, cancel)
 	sent := make(chan struct{})
 	var wasSent atomic.Bool
-	cmd.Sent = func() { wasSent.Store(true); close(sent) }
+	onWay := func() { wasSent.Store(true); close(sent) }
 	answered := make(chan answer, 1)
 	go func() {
 		defer c.waits.done()
 		defer cancel()
 		defer stop()
-		if attached {
+		if l.attached {
 			defer c.attached.change(name, func(n int) int { return n - 1 })
 		}
 		var a answer
-		a.err = c.guard(func() (err error) { a.reply, err = c.inGuest(open, name, scripts.run(), cmd, args...); return err })
+		a.err = c.guard(func() (err error) { a.reply, err = l.send(open, onWay); return err })
 		a.reply = a.reply.unframed(a.word(6) == "err")
 		answered <- a
 	}()
@@ -57,7 +66,7 @@ func (c *call) dispatch(ctx context.Context, name, id string, j job, cmd fleet.C
 	case a := <-answered:
 		return a.reply, a.err
 	case <-sent:
-		return c.attend(ctx, name, id, j, answered)
+		return c.attend(ctx, name, id, j, l, answered)
 	case <-ctx.Done():
 	case <-unsent.C:
 	}
@@ -66,7 +75,7 @@ func (c *call) dispatch(ctx context.Context, name, id string, j job, cmd fleet.C
 		a := <-answered
 		return a.reply, notBegun(ctx, name, a.err)
 	}
-	return c.attend(ctx, name, id, j, answered)
+	return c.attend(ctx, name, id, j, l, answered)
 }
 
 // An answer is what came back for a job's request.
@@ -76,9 +85,9 @@ type answer struct {
 }
 
 // attend waits for the answer of a job that was sent, and releases it in time.
-func (c *call) attend(ctx context.Context, name, id string, j job, answered <-chan answer) (reply, error) {
+func (c *call) attend(ctx context.Context, name, id string, j job, l launch, answered <-chan answer) (reply, error) {
 	begin := time.Now()
-	pause := time.NewTimer(attachedFor)
+	pause := time.NewTimer(l.releaseAfter)
 	defer pause.Stop()
 	for next := attachedFor; ; next = min(2*next, 10*time.Second) {
 		select {

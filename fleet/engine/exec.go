@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,8 +34,23 @@ const maxOutput = 11 << 20
 // timedOut is the exit code of a command that its timeout ended.
 const timedOut = 124
 
-// guestSlack is how much longer than a command's timeout the guest may take to end it.
-const guestSlack = 10 * time.Second
+// guestSlack is how much longer than a command's timeout the guest may take to end it, and jobSlack
+// than the wait of a job to answer: it has to begin it first.
+const (
+	guestSlack = 10 * time.Second
+	jobSlack   = 30 * time.Second
+)
+
+// guestTime is how long the guest may take to answer; 0 is as long as it wants.
+func guestTime(p agent.Exec, j *agent.Job) time.Duration {
+	switch {
+	case j != nil:
+		return time.Duration(j.WaitMS)*time.Millisecond + jobSlack
+	case p.TimeoutMS > 0:
+		return time.Duration(p.TimeoutMS)*time.Millisecond + guestSlack
+	}
+	return 0
+}
 
 // program checks a request.
 func (e *execRequest) program() (agent.Exec, error) {
@@ -79,14 +95,15 @@ func (s *server) exec(w http.ResponseWriter, r *call) error {
 	if err != nil {
 		return err
 	}
-	body, err := detached(s, r, func(ctx context.Context) (map[string]any, error) { return s.run(ctx, r.vars["name"], p, e.Stdin) })
+	body, err := detached(s, r, func(ctx context.Context) (map[string]any, error) { return s.run(ctx, r.vars["name"], p, nil, e.Stdin) })
 	if err != nil {
 		return failed("exec", err)
 	}
 	return answer(w, body)
 }
 
-func (s *server) run(ctx context.Context, name string, p agent.Exec, stdin *string) (map[string]any, error) {
+// run runs a program in the guest, as a job where j says which.
+func (s *server) run(ctx context.Context, name string, p agent.Exec, j *agent.Job, stdin *string) (map[string]any, error) {
 	leave, err := s.slot(ctx, name)
 	if err != nil {
 		return nil, err
@@ -100,15 +117,21 @@ func (s *server) run(ctx context.Context, name string, p agent.Exec, stdin *stri
 	if stdin != nil && !p.Background {
 		in = strings.NewReader(*stdin)
 	}
-	if p.TimeoutMS > 0 {
-		limit := time.Duration(p.TimeoutMS)*time.Millisecond + guestSlack
+	if limit := guestTime(p, j); limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest timed out: it did not end the command within %v", limit))
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("the guest timed out: it did not answer within %v", limit))
 		defer cancel()
 	}
 	stdout, stderr := &output{}, &output{}
-	exit, err := c.Exec(ctx, p, in, stdout, stderr)
+	var exit agent.Exit
+	if j != nil {
+		exit, err = c.Job(ctx, p, *j, in, stdout, stderr)
+	} else {
+		exit, err = c.Exec(ctx, p, in, stdout, stderr)
+	}
 	switch {
+	case errors.Is(err, agent.ErrNoJobs):
+		return nil, &refusal{http.StatusNotImplemented, "NOT_IMPLEMENTED", err.Error()}
 	case err != nil:
 		return nil, err
 	case stdout.over || stderr.over:

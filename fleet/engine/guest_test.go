@@ -59,6 +59,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", c.line, got, c.want)
 		}
 	}
+	jobAsUser(t, f, vm)
 	page, err := f.Logs(t.Context(), vm, fleet.LogQuery{Tail: 100})
 	if err != nil || !strings.Contains(strings.Join(page.Lines, "\n"), "to the console") {
 		t.Errorf("the console has %q, %v", page.Lines, err)
@@ -66,6 +67,23 @@ func TestImage(t *testing.T) {
 	m, err := f.Get(t.Context(), vm)
 	if err != nil || m.Image != archive {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// A job is its user's, with its files.
+func jobAsUser(t *testing.T, f *fleet.Smolvm, vm string) {
+	t.Helper()
+	line := "id -u; pwd; echo $HOME; cd /tmp/.smol-mcp; stat -c %u . owned0.job owned0.stdout; ls /root/. 2>&1 | head -c 5"
+	run := func(dir string) (fleet.Result, error) {
+		return f.RunJob(t.Context(), vm, fleet.Job{Command: fleet.Command{Argv: []string{"sh", "-c", line}, Workdir: dir, Timeout: time.Minute}, ID: "owned0", Wait: time.Minute, Limit: 1000, AtTimeout: []string{"true"}})
+	}
+	res, err := run("")
+	if _, out, _ := strings.Cut(string(res.Stdout), " -\n"); err != nil || out != "1234\n/home/app\n/home/app\n1234\n1234\n1234\nsmol1 end\n" && !strings.HasPrefix(out, "1234\n/home/app\n/home/app\n1234\n1234\n1234\nls: ") {
+		t.Errorf("a job of the user: %q, %v", res.Stdout, err)
+	}
+	sh(t, f, vm, "mkdir -m 0 /tmp/closed")
+	if res, err := run("/tmp/closed"); err != nil || !strings.HasSuffix(string(res.Stdout), "\nnoworkdir\n") {
+		t.Errorf("in a directory that the user must not enter: %q, %v", res.Stdout, err)
 	}
 }
 

@@ -45,6 +45,7 @@ func routes() []route {
 		{method: "POST", pattern: name + "/stop", handle: (*server).stop},
 		{method: "POST", pattern: name + "/exec", handle: (*server).exec, body: "ExecRequest"},
 		{method: "POST", pattern: name + "/exec/stream", handle: (*server).execStream, body: "ExecRequest"},
+		{method: "POST", pattern: name + "/jobs", handle: (*server).startJob, body: "JobRequest"},
 		{method: "GET", pattern: name + "/files/{path...}", handle: (*server).download, header: []string{"Range"}},
 		{method: "PUT", pattern: name + "/files/{path...}", handle: (*server).upload},
 		{method: "GET", pattern: name + "/logs", handle: (*server).logs, query: []string{"follow", "tail", "format"}},

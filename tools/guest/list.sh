@@ -14,7 +14,7 @@ for smol_d in "${TMPDIR:-/tmp}" /var/tmp /run /dev/shm "$HOME"; do
       smol_state=running smol_end=${smol_now:--}
       if [ "$smol_its_boot" != "$smol_boot" ]; then
         smol_state=booted
-      elif [ "$smol_group" != - ] && ! kill -0 "-$smol_group" 2>/dev/null; then
+      elif [ $smol_native = 0 ] && [ "$smol_group" != - ] && ! kill -0 "-$smol_group" 2>/dev/null; then
         smol_state=lost
       fi
     fi

@@ -9,6 +9,8 @@ smol_read
 case $smol_code in
   gone) echo gone ;;
   -)
+    # Its request ends by itself, and its time is watched.
+    if [ $smol_native = 1 ]; then echo running; exit 0; fi
     smol_seconds=$2 smol_now=-
     { read -r smol_now _ </proc/uptime; } 2>/dev/null
     if [ "$smol_now" != - ] && [ "$smol_begin" != - ]; then

@@ -10,14 +10,26 @@ smol_find() {
   done
   smol_f=$smol_dir/$smol_id
 }
-# Reads the job's file. smol_code is gone without one, and - while the command has no end.
+# Reads the job's file. smol_code is gone without one, and - while the command has no end. smol_native
+# is 1 for a job that the guest's first program began and waits for: without an end it runs.
 smol_read() {
-  smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0' smol_shown=
-  {
-    read -r smol_code smol_end smol_flag smol_ok _
-    read -r smol_pid smol_group smol_its_boot smol_begin smol_info
-    read -r smol_shown
-  } 2>/dev/null <"$smol_f.job"
+  smol_native=0 smol_n=0
+  while :; do
+    smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0' smol_shown=
+    {
+      read -r smol_code smol_end smol_flag smol_ok _
+      read -r smol_pid smol_group smol_its_boot smol_begin smol_info
+      read -r smol_shown
+    } 2>/dev/null <"$smol_f.job"
+    # Its process is about to be there.
+    case $smol_ok$smol_group in
+      =*) if [ "$smol_its_boot" != "$smol_boot" ] || [ $smol_n -ge 20 ]; then smol_group=-; break; fi ;;
+      *) break ;;
+    esac
+    smol_n=$((smol_n + 1))
+    sleep 0.1 2>/dev/null || sleep 1
+  done
+  if [ "$smol_code" != gone ] && [ "$smol_pid" = - ]; then smol_native=1; fi
   # What was read while it was written is whole the next time.
   if [ "$smol_code" != gone ] && [ "$smol_ok" != ok ]; then smol_code=- smol_end=- smol_flag=-; fi
 }
@@ -26,6 +38,7 @@ smol_marked() { grep -ls "SMOL_MCP_COMMAND=$smol_id" /proc/[0-9]*/environ; }
 # The group's number may be another's by now; then nothing there carries the id, as the job's
 # own shells do in their command line. The pattern does not match itself.
 smol_alive() {
+  if [ $smol_native = 1 ]; then return 0; fi
   if [ "$smol_group" != - ]; then
     kill -0 "-$smol_group" || return 1
     if [ ! -e /proc/self/stat ] || ! command -v grep >/dev/null; then return 0; fi

@@ -59,9 +59,10 @@ const (
 
 // Request is what the engine asks for. Op names the part that counts.
 type Request struct {
-	Op   string `json:"op"` // boot, exec, read, write, dial, ping, poweroff
+	Op   string `json:"op"` // boot, exec, job, read, write, dial, ping, poweroff
 	Boot *Boot  `json:"boot,omitempty"`
 	Exec *Exec  `json:"exec,omitempty"`
+	Job  *Job   `json:"job,omitempty"` // with Exec
 	File *File  `json:"file,omitempty"`
 	Port int    `json:"port,omitempty"` // of the guest's loopback, for dial
 }
@@ -93,6 +94,21 @@ type Exec struct {
 	User       string   `json:"user,omitempty"` // as an image names it: user, uid, either with :group
 	TimeoutMS  int64    `json:"timeoutMs,omitempty"`
 	Background bool     `json:"background,omitempty"` // answer with the process id at once
+}
+
+// Job makes a program one that goes on after its request. See package job.
+type Job struct {
+	ID        string   `json:"id"` // what the names of its files begin with
+	Env       []string `json:"env,omitempty"`
+	Dir       string   `json:"dir,omitempty"`       // where it runs; empty: as Exec has it
+	WaitMS    int64    `json:"waitMs,omitempty"`    // the answer comes at its end, or after this
+	TimeoutMS int64    `json:"timeoutMs,omitempty"` // AtTimeout is run after this
+	AtTimeout []string `json:"atTimeout,omitempty"`
+	Limit     int      `json:"limit,omitempty"` // bytes of each stream in the answer
+	Epoch     int64    `json:"epoch,omitempty"` // when it was asked for; kept for those who look
+	Shown     string   `json:"shown,omitempty"` // the command as it is shown, one line
+	Input     string   `json:"input,omitempty"` // what it reads: a file that is removed, or - for what is sent
+	Done      []string `json:"done,omitempty"`  // jobs whose files are not needed any more
 }
 
 // File is a file to read or to write.

@@ -66,6 +66,17 @@ func TestCall(t *testing.T) {
 	}
 }
 
+// A guest of an earlier release has no jobs.
+func TestNoJobs(t *testing.T) {
+	c := meet(t, func(req Request, st io.ReadWriteCloser) {
+		out := &Frames{W: st}
+		_ = out.JSON(End, Result{Error: "unknown request " + req.Op})
+	})
+	if _, err := c.Job(t.Context(), Exec{Argv: []string{"true"}}, Job{ID: "abcdef"}, strings.NewReader("in"), io.Discard, io.Discard); !errors.Is(err, ErrNoJobs) {
+		t.Errorf("got %v", err)
+	}
+}
+
 // What was on the stream before does not count, whatever it was.
 func TestHandshakeSkips(t *testing.T) {
 	for what, before := range map[string]string{

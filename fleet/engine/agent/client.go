@@ -138,7 +138,19 @@ func readResult(kind byte, data []byte) (Result, error) {
 // Exec runs a program and gives its output to stdout and stderr as it comes;
 // their errors end the wait. The program lives on when ctx ends.
 func (c *Client) Exec(ctx context.Context, e Exec, stdin io.Reader, stdout, stderr io.Writer) (Exit, error) {
-	st, unwatch, err := c.open(ctx, Request{Op: "exec", Exec: &e})
+	return c.run(ctx, Request{Op: "exec", Exec: &e}, stdin, stdout, stderr)
+}
+
+// ErrNoJobs says that a guest is of a release that has no jobs. Nothing was begun.
+var ErrNoJobs = errors.New("the guest has no jobs: its machine was started by an earlier release")
+
+// Job runs a program as a job, and gives what it answers to stdout and stderr.
+func (c *Client) Job(ctx context.Context, e Exec, j Job, stdin io.Reader, stdout, stderr io.Writer) (Exit, error) {
+	return c.run(ctx, Request{Op: "job", Exec: &e, Job: &j}, stdin, stdout, stderr)
+}
+
+func (c *Client) run(ctx context.Context, req Request, stdin io.Reader, stdout, stderr io.Writer) (Exit, error) {
+	st, unwatch, err := c.open(ctx, req)
 	if err != nil {
 		return Exit{}, err
 	}
@@ -173,6 +185,8 @@ func (c *Client) Exec(ctx context.Context, e Exec, stdin io.Reader, stdout, stde
 				return exit, fmt.Errorf("the guest's answer is not one: %w", err)
 			}
 			return exit, nil
+		case End: // of what it does not know
+			return Exit{}, ErrNoJobs
 		default:
 			err = fmt.Errorf("the guest answered an exec with a frame of kind %d", kind)
 		}

@@ -17,30 +17,22 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"smol-mcp/fleet/engine/agent"
+	"smol-mcp/fleet/engine/guest/job"
 )
 
 // grace is how long the output of a program is waited for after its end: what it
 // started may hold the pipes open for ever, or be about to write the rest.
 const grace = 200 * time.Millisecond
 
-// launchError is a program that could not be started, with the exit code that a
-// shell would give.
-type launchError struct {
-	code int
-	err  error
-}
-
-func (e *launchError) Error() string { return e.err.Error() }
-
 // launch starts e with the files as its standard streams, in a session of its
 // own.
 func (g *guest) launch(e agent.Exec, files [3]*os.File) (pid int, ended <-chan syscall.WaitStatus, err error) {
 	if len(e.Argv) == 0 {
-		return 0, nil, &launchError{126, errors.New("no command")}
+		return 0, nil, &job.LaunchError{Code: 126, Err: errors.New("no command")}
 	}
 	who, err := lookUser(e.User)
 	if err != nil {
-		return 0, nil, &launchError{126, err}
+		return 0, nil, &job.LaunchError{Code: 126, Err: err}
 	}
 	env := append([]string{"HOME=" + who.home}, e.Env...) // the last one of a name counts
 	dir := e.Dir
@@ -48,19 +40,22 @@ func (g *guest) launch(e agent.Exec, files [3]*os.File) (pid int, ended <-chan s
 		dir = "/"
 	}
 	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
-		return 0, nil, &launchError{126, fmt.Errorf("working directory %s: no such directory", dir)}
+		return 0, nil, &job.LaunchError{Code: 126, Err: fmt.Errorf("working directory %s: no such directory", dir)}
 	}
 	path, err := lookPath(e.Argv[0], env, dir)
 	if err != nil {
-		return 0, nil, &launchError{127, err}
+		return 0, nil, &job.LaunchError{Code: 127, Err: err}
 	}
 	attr := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(env), Sys: &syscall.SysProcAttr{Setsid: true, Credential: who.cred}}
 	for _, f := range files {
 		attr.Files = append(attr.Files, f.Fd()) // Fd makes it block, as programs expect
 	}
 	pid, ended, err = g.procs.start(path, e.Argv, attr)
+	if errors.Is(err, syscall.ENOEXEC) { // a script without a first line that says what runs it, as execvp has it
+		pid, ended, err = g.procs.start("/bin/sh", append([]string{"sh", path}, e.Argv[1:]...), attr)
+	}
 	if err != nil {
-		return 0, nil, &launchError{126, fmt.Errorf("%s: %w", e.Argv[0], err)}
+		return 0, nil, &job.LaunchError{Code: 126, Err: fmt.Errorf("%s: %w", e.Argv[0], err)}
 	}
 	return pid, ended, nil
 }
@@ -89,7 +84,7 @@ func lookPath(name string, env []string, dir string) (string, error) {
 			path = filepath.Join(dir, path)
 		}
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("%s: no such program", name)
+			return "", fmt.Errorf("executable file %s not found", name)
 		}
 		return name, nil
 	}
@@ -106,16 +101,16 @@ func lookPath(name string, env []string, dir string) (string, error) {
 		}
 		break
 	}
-	return "", fmt.Errorf("%s: no such program in PATH", name)
+	return "", fmt.Errorf("executable file %s not found in PATH", name)
 }
 
 // exec runs a program and sends its output. The program lives until its own end
 // or timeout, also when the engine hangs up.
 func (g *guest) exec(st *yamux.Stream, out *agent.Frames, e agent.Exec) {
 	exit, err := g.run(st, out, e)
-	var failed *launchError
+	var failed *job.LaunchError
 	if errors.As(err, &failed) {
-		exit.Code, exit.Error = failed.code, failed.Error()
+		exit.Code, exit.Error = failed.Code, failed.Error()
 	} else if err != nil {
 		exit.Code, exit.Error = 126, err.Error()
 	}

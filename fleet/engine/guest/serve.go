@@ -99,6 +99,9 @@ func (g *guest) handle(st *yamux.Stream) {
 	case req.Op == "exec" && req.Exec != nil:
 		g.exec(st, out, *req.Exec)
 		return
+	case req.Op == "job" && req.Exec != nil && req.Job != nil:
+		g.runJob(st, out, *req.Exec, *req.Job)
+		return
 	case req.Op == "dial":
 		forward(st, out, req.Port)
 		return

@@ -1,0 +1,87 @@
+//go:build linux
+
+package guest
+
+import (
+	"errors"
+	"io"
+	"runtime"
+
+	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
+
+	"smol-mcp/fleet/engine/agent"
+	"smol-mcp/fleet/engine/guest/job"
+)
+
+// runJob runs a program as a job. It is looked at with scripts later, so an image
+// without a shell has none.
+func (g *guest) runJob(st *yamux.Stream, out *agent.Frames, e agent.Exec, j agent.Job) {
+	err := g.beginJob(st, out, e, j)
+	exit := agent.Exit{}
+	var failed *job.LaunchError
+	if errors.As(err, &failed) {
+		exit.Code, exit.Error = failed.Code, failed.Error()
+	} else if err != nil {
+		exit.Code, exit.Error = 126, err.Error()
+	}
+	_ = out.JSON(agent.Exited, exit)
+}
+
+func (g *guest) beginJob(st *yamux.Stream, out *agent.Frames, e agent.Exec, j agent.Job) error {
+	who, err := lookUser(e.User)
+	if err != nil {
+		return err
+	}
+	if _, err := lookPath("sh", e.Env, "/"); err != nil {
+		return &job.LaunchError{Code: 127, Err: err}
+	}
+	e.Env = append([]string{"HOME=" + who.home}, e.Env...)
+	h := job.Host{Launch: g.launch, As: who.as, BootID: "/proc/sys/kernel/random/boot_id"}
+	return h.Run(e, j, &input{st: st}, out.Stream(agent.Stdout), out.Stream(agent.Stderr))
+}
+
+// as does something with the permissions that the account has for files.
+func (who account) as(do func() error) error {
+	if who.cred.Uid == 0 {
+		return do()
+	}
+	runtime.LockOSThread() // the identity is the thread's
+	defer runtime.UnlockOSThread()
+	if err := unix.Setfsgid(int(who.cred.Gid)); err != nil {
+		return err
+	}
+	defer unix.Setfsgid(0)
+	if err := unix.Setfsuid(int(who.cred.Uid)); err != nil {
+		return err
+	}
+	defer unix.Setfsuid(0)
+	return do()
+}
+
+// input is what the engine sends for a program to read.
+type input struct {
+	st   *yamux.Stream
+	left []byte
+	over bool
+}
+
+// Read implements [io.Reader].
+func (in *input) Read(p []byte) (int, error) {
+	for len(in.left) == 0 {
+		if in.over {
+			return 0, io.EOF
+		}
+		kind, data, err := agent.Next(in.st, nil)
+		if err != nil {
+			return 0, io.ErrUnexpectedEOF
+		}
+		in.left, in.over = data, kind != agent.Stdin
+		if in.over {
+			in.left = nil
+		}
+	}
+	n := copy(p, in.left)
+	in.left = in.left[n:]
+	return n, nil
+}
