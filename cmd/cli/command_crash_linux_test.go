@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var commandKills = flag.Int("command.kills", 48, "how many servers TestCommandsOutliveKills kills")
+var commandKills = flag.Int("command.kills", 42, "how many servers TestCommandsOutliveKills kills")
 
 // killsOfAMachine is how many servers are killed over one machine: its list shows the newest
 // commands only, and all are to be on it.
