@@ -185,6 +185,7 @@ type Command struct {
 	Stdin   string        // UTF-8, at most MaxStdin bytes; closed after it
 	Timeout time.Duration // whole seconds; the guest kills the command after it
 	Brief   bool          // it only looks, and need not wait for commands that take long
+	NoStart bool          // NotReady, nothing done, for a machine that does not run, where the engine can be told so
 
 	// Sent, when set, is called once, before the command is on its way to the
 	// guest; never when it was given up while it waited for a place.

@@ -73,6 +73,7 @@ var knownRoutes = []knownRoute{
 	{"GET", machinesPath + "/{}/logs", "Logs", "", false},
 	{"POST", machinesPath + "/{}/images/pull", "Pull", "", false},
 
+	{"POST", machinesPath + "/{}/jobs", "RunJob", "", true}, // of our own engine
 	{"POST", machinesPath + "/{}/exec/stream", "", "loses bytes that are not UTF-8 and cannot be taken up again; jobs write files in the guest instead", false},
 	{"GET", machinesPath + "/{}/exec/interactive", "", "a terminal for people", true},
 	{"POST", machinesPath + "/{}/run", "", "a throwaway copy inside a machine; run-once makes a machine of its own", false},

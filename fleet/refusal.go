@@ -70,6 +70,9 @@ func (r request) judge(status int, word, text string, took time.Duration, denied
 		if word == "PORT_IN_USE" || portTaken.in(text) {
 			return CodePortInUse, false
 		}
+		if word == "NOT_RUNNING" {
+			return CodeNotReady, false
+		}
 		return CodeConflict, false
 	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return CodeTimeout, true

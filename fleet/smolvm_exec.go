@@ -25,6 +25,7 @@ type execRequest struct {
 	Workdir     string   `json:"workdir,omitempty"`
 	TimeoutSecs int64    `json:"timeoutSecs"` // absent would mean no end
 	Stdin       *string  `json:"stdin,omitempty"`
+	Start       *bool    `json:"start,omitempty"` // of our own engine
 }
 
 // Exec runs a command. The engine's own limit of 300 s on any answer counts
@@ -37,6 +38,14 @@ func (s *Smolvm) Exec(ctx context.Context, name string, cmd Command) (Result, er
 	body, err := execBody(cmd)
 	if err != nil {
 		return Result{}, r.fail(CodeInvalid, false, err)
+	}
+	if cmd.NoStart {
+		switch can, err := s.abilities(ctx); {
+		case err != nil:
+			return Result{}, err
+		case can.noStart:
+			body.Start = new(bool)
+		}
 	}
 	r.json, r.path = body, machinePath(name, "/exec")
 	r.killAfter = time.Duration(body.TimeoutSecs) * time.Second

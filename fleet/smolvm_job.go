@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"time"
 )
 
@@ -22,27 +21,25 @@ type JobRunner interface {
 // its Env is the command's beside that of the machine.
 type Job struct {
 	Command
-	ID        string        // of its files
-	Wait      time.Duration // the answer comes at its end, or after this
-	AtTimeout []string      // what ends it is run in the guest then
-	Limit     int           // bytes of each stream in the answer
-	Asked     time.Time     // kept for those who look, as is Shown
-	Shown     string        // one line
-	Input     string        // the file to read, which is removed, or - for Stdin
-	Done      []string      // jobs whose files are not needed any more
+	ID    string        // of its files
+	Wait  time.Duration // the answer comes at its end, or after this
+	Limit int           // bytes of each stream in the answer
+	Asked time.Time     // kept for those who look, as is Shown
+	Shown string        // one line
+	Input string        // the file to read, which is removed, or - for Stdin
+	Done  []string      // jobs whose files are not needed any more
 }
 
 // jobRequest is the body of a job.
 type jobRequest struct {
 	execRequest
-	ID        string   `json:"id"`
-	WaitMS    int64    `json:"waitMs"`
-	AtTimeout []string `json:"atTimeout"`
-	Limit     int      `json:"limit"`
-	Epoch     int64    `json:"epoch"`
-	Shown     string   `json:"shown"`
-	Input     string   `json:"input,omitempty"`
-	Done      []string `json:"done,omitempty"`
+	ID     string   `json:"id"`
+	WaitMS int64    `json:"waitMs"`
+	Limit  int      `json:"limit"`
+	Epoch  int64    `json:"epoch"`
+	Shown  string   `json:"shown"`
+	Input  string   `json:"input,omitempty"`
+	Done   []string `json:"done,omitempty"`
 }
 
 // RunJob begins a job where the engine offers it.
@@ -55,7 +52,7 @@ func (s *Smolvm) RunJob(ctx context.Context, name string, j Job) (Result, error)
 	if err != nil {
 		return Result{}, r.fail(CodeInvalid, false, err)
 	}
-	if err := plainText("what is run at the time-out", strings.Join(j.AtTimeout, "")+j.Shown+j.Input); err != nil {
+	if err := plainText("what is shown of the command", j.Shown+j.Input); err != nil {
 		return Result{}, r.fail(CodeInvalid, false, err)
 	}
 	switch can, err := s.abilities(ctx); {
@@ -65,7 +62,7 @@ func (s *Smolvm) RunJob(ctx context.Context, name string, j Job) (Result, error)
 		return Result{}, r.fail(CodeUnsupported, false, errors.New("the engine has no jobs"))
 	}
 	r.json = jobRequest{
-		execRequest: body, ID: j.ID, WaitMS: j.Wait.Milliseconds(), AtTimeout: j.AtTimeout, Limit: j.Limit, Epoch: j.Asked.Unix(), Shown: j.Shown, Input: j.Input, Done: j.Done,
+		execRequest: body, ID: j.ID, WaitMS: j.Wait.Milliseconds(), Limit: j.Limit, Epoch: j.Asked.Unix(), Shown: j.Shown, Input: j.Input, Done: j.Done,
 	}
 	r.path, r.killAfter = machinePath(name, "/jobs"), j.Wait
 	return s.runs(ctx, r, name, j.Command)

@@ -23,7 +23,7 @@ func withJobs(t *testing.T, route string, job http.HandlerFunc) *script {
 
 var aJob = Job{
 	Command: Command{Argv: []string{"a", "b"}, Env: map[string]string{"A": "1"}, Workdir: "/w", Timeout: time.Hour}, ID: "abcdef", Wait: time.Second,
-	AtTimeout: []string{"end"}, Limit: 10, Asked: time.Unix(7, 0), Shown: "a b", Input: "/in", Done: []string{"old"},
+	Limit: 10, Asked: time.Unix(7, 0), Shown: "a b", Input: "/in", Done: []string{"old"},
 }
 
 // A job is one request once the engine is known, and none where it has no jobs.
@@ -40,7 +40,7 @@ func TestRunJob(t *testing.T) {
 		}
 	}
 	want := `POST /api/v1/machines/vm/jobs {"command":["a","b"],"env":[{"name":"A","value":"1"}],"workdir":"/w","timeoutSecs":3600,"id":"abcdef","waitMs":1000,` +
-		`"atTimeout":["end"],"limit":10,"epoch":7,"shown":"a b","input":"/in","done":["old"]}`
+		`"limit":10,"epoch":7,"shown":"a b","input":"/in","done":["old"]}`
 	if got := s.requests(); len(got) != 4 || got[3] != want || sent != 2 {
 		t.Errorf("sent %q\nwant %s", got, want)
 	}
@@ -75,8 +75,8 @@ func TestRunJobRefused(t *testing.T) {
 		}
 	}
 	for what, change := range map[string]func(*Job){
-		"a NUL in what ends it": func(j *Job) { j.AtTimeout = []string{"a\x00"} }, "bytes in what is shown": func(j *Job) { j.Shown = "\xff" },
-		"no command": func(j *Job) { j.Argv = nil }, "a name": func(j *Job) { j.Env = map[string]string{"a-b": ""} },
+		"bytes in what is shown": func(j *Job) { j.Shown = "\xff" },
+		"no command":             func(j *Job) { j.Argv = nil }, "a name": func(j *Job) { j.Env = map[string]string{"a-b": ""} },
 	} {
 		s, j := withJobs(t, "jobs", says(500, "", "")), aJob
 		change(&j)

@@ -34,6 +34,7 @@ type features struct {
 	freezeSource    bool   // a branch says whether its source stops
 	parts           bool   // files are read in parts
 	jobs            bool   // guests begin jobs by themselves
+	noStart         bool   // a command may be refused for a machine that does not run
 	whyNoBranch     string
 }
 
@@ -161,6 +162,7 @@ func readFeatures(h health, doc []byte, hostOS string) (*features, error) {
 	f.Overlay = api.field("CreateMachineRequest", "overlayGb")
 	f.Cmd = api.field("CreateMachineRequest", "cmd")
 	f.parts = api.header("GET", "/files/{path}", "Range")
+	f.noStart = api.field("ExecRequest", "start")
 	f.jobs = api.serves("POST", "/jobs")
 	f.branchableQuery = "forkable"
 	if api.parameter("POST", "/start", "branchable") {

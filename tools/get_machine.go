@@ -70,7 +70,7 @@ func (c *call) commands(ctx context.Context, name string) []listedCommand {
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	res, err := c.fleet.Exec(ctx, name, fleet.Command{Argv: []string{"sh", "-c", scripts.list(), "sh"}, Timeout: listTimeout, Brief: true})
+	res, err := c.fleet.Exec(ctx, name, fleet.Command{Argv: []string{"sh", "-c", scripts.list(), "sh"}, Timeout: listTimeout, Brief: true, NoStart: true})
 	if err != nil {
 		c.opts.Log.Debug("the commands of a machine could not be listed", "machine", name, "err", err)
 		return nil

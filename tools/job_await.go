@@ -142,14 +142,11 @@ func (c *call) ask(name string, a *awaited) {
 // askOnce waits in the guest for the end of one of the jobs, and returns those that
 // are over.
 func (c *call) askOnce(ctx context.Context, name string, ids []string) ([]string, error) {
-	if err := c.isOn(ctx, name); err != nil {
-		return nil, err
-	}
 	args := []string{strconv.Itoa(int(awaitSlice / time.Second))}
 	for _, id := range ids {
 		args = append(args, halves(id))
 	}
-	r, err := c.inGuest(ctx, name, scripts.await(), fleet.Command{Timeout: scriptTimeout}, args...)
+	r, err := c.peek(ctx, name, scripts.await(), fleet.Command{Timeout: scriptTimeout}, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -118,11 +118,11 @@ const (
 // stopJob signals a job with all it started, waits up to grace for its end, and kills what
 // is left then, unless why is stopAndWatch. It reports whether nothing is left.
 func (c *call) stopJob(ctx context.Context, name, id, signal string, grace time.Duration, why string) (bool, error) {
-	if err := c.isOn(ctx, name); err != nil {
-		return true, err // looking for it would start the machine
-	}
-	r, err := c.inGuest(ctx, name, scripts.stop(), fleet.Command{Timeout: grace + stopTimeout, Brief: true},
+	r, err := c.peek(ctx, name, scripts.stop(), fleet.Command{Timeout: grace + stopTimeout, Brief: true},
 		halves(id), signal, tenths(grace), why)
+	if errors.Is(err, errOff) {
+		return true, err
+	}
 	if err != nil || r.word(0) == "alive" {
 		c.opts.Log.Warn("a stopped command may still run", "machine", name, "command", id, "answer", r.word(0), "err", err)
 	}

@@ -20,7 +20,7 @@ func (c *call) begin(ctx context.Context, name, file, id string, j job) (reply, 
 		l := c.launching(name, file, id, done, j)
 		r, err := c.dispatch(ctx, name, id, j, l)
 		switch k := c.contacts.of(name); {
-		case l.native && fleet.CodeOf(err) == fleet.CodeUnsupported && !k.noJobs:
+		case l.native && fleet.CodeOf(err) == fleet.CodeUnsupported:
 			c.contacts.change(name, func(k contact) contact { k.noJobs = true; return k })
 		case errors.Is(err, errNoShell) && k.noGroup && !k.noSetsid:
 			c.contacts.change(name, func(k contact) contact { k.noSetsid = true; return k })
@@ -64,7 +64,6 @@ func (c *call) native(runner fleet.JobRunner, name, file, id, done string, j job
 	work := fleet.Job{
 		Command: fleet.Command{Argv: j.command.argv, Env: j.env, Workdir: j.workdir, Timeout: j.timeout},
 		ID:      id, Limit: c.opts.Limits.MaxOutputBytes + 1, Asked: time.Now(), Shown: j.command.shown(), Input: file, Done: strings.Fields(done),
-		AtTimeout: []string{"sh", "-c", scripts.stop(), "sh", halves(id), "TERM", tenths(stopGrace), "timeout"},
 	}
 	if attached {
 		work.Wait = attachedFor

@@ -55,6 +55,21 @@ func offError(name, state string) error {
 		Next: "call start-machine, and look for its effects before you run it again: its output most likely went with /tmp"}
 }
 
+// peek runs a script that is about commands, in a machine that runs.
+func (c *call) peek(ctx context.Context, name, script string, cmd fleet.Command, args ...string) (reply, error) {
+	if err := c.isOn(ctx, name); err != nil {
+		return reply{}, err
+	}
+	cmd.NoStart = true
+	r, err := c.inGuest(ctx, name, script, cmd, args...)
+	if fleet.CodeOf(err) == fleet.CodeNotReady { // it may have been stopped in between
+		if off := c.isOn(ctx, name); off != nil {
+			return reply{}, off
+		}
+	}
+	return r, err
+}
+
 // errOff is in the chain of errors that say that a machine does not run.
 var errOff = errors.New("the machine does not run")
 
@@ -62,14 +77,11 @@ var errOff = errors.New("the machine does not run")
 func (c *call) look(ctx context.Context, name, id string, parts [2]part) (standing, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	if err := c.isOn(ctx, name); err != nil {
-		return standing{}, err
-	}
 	args := []string{halves(id)}
 	for _, p := range parts {
 		args = append(args, strconv.FormatInt(p.from, 10), strconv.FormatInt(p.count, 10), strconv.FormatInt(p.tail, 10))
 	}
-	r, err := c.inGuest(ctx, name, scripts.look(), fleet.Command{Timeout: scriptTimeout, Brief: true}, args...)
+	r, err := c.peek(ctx, name, scripts.look(), fleet.Command{Timeout: scriptTimeout, Brief: true}, args...)
 	if err != nil {
 		return standing{}, err
 	}

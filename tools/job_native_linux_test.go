@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"smol-mcp/fleet"
 	"smol-mcp/fleet/engine/agent"
 	"smol-mcp/fleet/engine/guest/job"
@@ -101,7 +103,7 @@ func (h nativeHost) exec(ctx context.Context, name string, cmd fleet.Command) (f
 		return h.hostRunner.exec(ctx, name, cmd)
 	}
 	work := agent.Job{
-		ID: j.ID, Dir: j.Workdir, WaitMS: j.Wait.Milliseconds(), TimeoutMS: j.Timeout.Milliseconds(), AtTimeout: j.AtTimeout,
+		ID: j.ID, Dir: j.Workdir, WaitMS: j.Wait.Milliseconds(), TimeoutMS: j.Timeout.Milliseconds(),
 		Limit: j.Limit, Epoch: j.Asked.Unix(), Shown: j.Shown, Input: j.Input, Done: j.Done,
 	}
 	for k, v := range j.Env {
@@ -111,12 +113,13 @@ func (h nativeHost) exec(ctx context.Context, name string, cmd fleet.Command) (f
 	if _, err := os.Stat(h.bootID()); err == nil {
 		boot = h.bootID()
 	}
-	system := job.Host{Launch: h.launch, As: func(do func() error) error { return do() }, BootID: boot}
+	system := job.Host{Launch: h.launch, BootID: boot}
 	var res fleet.Result
 	done := make(chan error, 1)
 	go func() {
 		var stdout, stderr bytes.Buffer
-		err := system.Run(agent.Exec{Argv: j.Argv, Env: append(os.Environ(), "TMPDIR="+h.dir), Dir: h.dir}, work, strings.NewReader(j.Stdin), &stdout, &stderr)
+		program := agent.Exec{Argv: j.Argv, Env: append(os.Environ(), "TMPDIR="+h.dir), Dir: h.dir}
+		err := system.Run(job.Request{Exec: program, Job: work, As: func(do func() error) error { return do() }}, strings.NewReader(j.Stdin), &stdout, &stderr)
 		res.Stdout, res.Stderr = stdout.Bytes(), stderr.Bytes()
 		done <- err
 	}()
@@ -128,7 +131,7 @@ func (h nativeHost) exec(ctx context.Context, name string, cmd fleet.Command) (f
 	}
 }
 
-func (h nativeHost) launch(e agent.Exec, files [3]*os.File) (int, <-chan syscall.WaitStatus, error) {
+func (h nativeHost) launch(e agent.Exec, files [3]int) (int, <-chan syscall.WaitStatus, error) {
 	path, err := exec.LookPath(e.Argv[0])
 	if err != nil {
 		code := 127
@@ -138,7 +141,16 @@ func (h nativeHost) launch(e agent.Exec, files [3]*os.File) (int, <-chan syscall
 		return 0, nil, &job.LaunchError{Code: code, Err: err}
 	}
 	run := &exec.Cmd{Path: path, Args: e.Argv, Env: e.Env, Dir: e.Dir, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	run.Stdin, run.Stdout, run.Stderr = files[0], files[1], files[2]
+	var own [3]*os.File
+	for i, fd := range files { // copies, since they are closed after the start
+		other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return 0, nil, &job.LaunchError{Code: 126, Err: err}
+		}
+		own[i] = os.NewFile(uintptr(other), "stream")
+		defer own[i].Close()
+	}
+	run.Stdin, run.Stdout, run.Stderr = own[0], own[1], own[2]
 	if err := run.Start(); err != nil {
 		return 0, nil, &job.LaunchError{Code: 126, Err: err}
 	}

@@ -132,7 +132,7 @@ func (c *call) release(ctx context.Context, name, id string, left time.Duration)
 	if c.halting.of(name) > 0 {
 		return reply{}, offError(name, "stopping")
 	}
-	return c.inGuest(ctx, name, scripts.release(), fleet.Command{Timeout: scriptTimeout, Brief: true}, halves(id), seconds(left), scripts.watch())
+	return c.inGuest(ctx, name, scripts.release(), fleet.Command{Timeout: scriptTimeout, Brief: true, NoStart: true}, halves(id), seconds(left), scripts.watch())
 }
 
 // notBegun is the error of a command that was given up before it was sent.

@@ -26,6 +26,7 @@ type execRequest struct {
 	TimeoutSecs *uint64    `json:"timeoutSecs"`
 	Stdin       *string    `json:"stdin"`
 	Background  bool       `json:"background"`
+	Start       *bool      `json:"start"` // of a machine that does not run; absent is true
 }
 
 // maxOutput bounds each stream of an exec in bytes.
@@ -71,9 +72,12 @@ func (e *execRequest) program() (agent.Exec, error) {
 	return p, nil
 }
 
-// guest brings a machine to running and adds what it says for every program.
-func (s *server) guest(ctx context.Context, name string, p *agent.Exec) (machine.Guest, error) {
-	g, err := s.machines.Guest(ctx, name)
+// starts reports whether a machine that does not run is to be started.
+func (e *execRequest) starts() bool { return e.Start == nil || *e.Start }
+
+// guest brings a machine to running, where start allows it, and adds what it says for every program.
+func (s *server) guest(ctx context.Context, name string, start bool, p *agent.Exec) (machine.Guest, error) {
+	g, err := s.machines.Guest(ctx, name, start)
 	if err != nil || p == nil {
 		return g, err
 	}
@@ -95,7 +99,9 @@ func (s *server) exec(w http.ResponseWriter, r *call) error {
 	if err != nil {
 		return err
 	}
-	body, err := detached(s, r, func(ctx context.Context) (map[string]any, error) { return s.run(ctx, r.vars["name"], p, nil, e.Stdin) })
+	body, err := detached(s, r, func(ctx context.Context) (map[string]any, error) {
+		return s.run(ctx, r.vars["name"], e.starts(), p, nil, e.Stdin)
+	})
 	if err != nil {
 		return failed("exec", err)
 	}
@@ -103,13 +109,13 @@ func (s *server) exec(w http.ResponseWriter, r *call) error {
 }
 
 // run runs a program in the guest, as a job where j says which.
-func (s *server) run(ctx context.Context, name string, p agent.Exec, j *agent.Job, stdin *string) (map[string]any, error) {
+func (s *server) run(ctx context.Context, name string, start bool, p agent.Exec, j *agent.Job, stdin *string) (map[string]any, error) {
 	leave, err := s.slot(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	c, err := s.guest(ctx, name, &p)
+	c, err := s.guest(ctx, name, start, &p)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +196,7 @@ func (s *server) execStream(w http.ResponseWriter, r *call) error {
 	}
 	p.Background = false
 	name := r.vars["name"]
-	c, err := detached(s, r, func(ctx context.Context) (machine.Guest, error) { return s.guest(ctx, name, &p) })
+	c, err := detached(s, r, func(ctx context.Context) (machine.Guest, error) { return s.guest(ctx, name, e.starts(), &p) })
 	if err != nil {
 		return failed("exec", err)
 	}

@@ -38,7 +38,7 @@ const startedHeader = "X-Machine-Started"
 // tells whether that took a start.
 func (s *server) openGuest(w http.ResponseWriter, r *call) (machine.Guest, func(), error) {
 	name := r.vars["name"]
-	g, err := detached(s, r, func(ctx context.Context) (machine.Guest, error) { return s.guest(ctx, name, nil) })
+	g, err := detached(s, r, func(ctx context.Context) (machine.Guest, error) { return s.guest(ctx, name, true, nil) })
 	if err != nil {
 		return g, nil, err
 	}

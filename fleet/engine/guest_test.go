@@ -75,7 +75,7 @@ func jobAsUser(t *testing.T, f *fleet.Smolvm, vm string) {
 	t.Helper()
 	line := "id -u; pwd; echo $HOME; cd /tmp/.smol-mcp; stat -c %u . owned0.job owned0.stdout; ls /root/. 2>&1 | head -c 5"
 	run := func(dir string) (fleet.Result, error) {
-		return f.RunJob(t.Context(), vm, fleet.Job{Command: fleet.Command{Argv: []string{"sh", "-c", line}, Workdir: dir, Timeout: time.Minute}, ID: "owned0", Wait: time.Minute, Limit: 1000, AtTimeout: []string{"true"}})
+		return f.RunJob(t.Context(), vm, fleet.Job{Command: fleet.Command{Argv: []string{"sh", "-c", line}, Workdir: dir, Timeout: time.Minute}, ID: "owned0", Wait: time.Minute, Limit: 1000})
 	}
 	res, err := run("")
 	if _, out, _ := strings.Cut(string(res.Stdout), " -\n"); err != nil || out != "1234\n/home/app\n/home/app\n1234\n1234\n1234\nsmol1 end\n" && !strings.HasPrefix(out, "1234\n/home/app\n/home/app\n1234\n1234\n1234\nls: ") {

@@ -18,7 +18,6 @@ type jobRequest struct {
 	Workdir     string     `json:"workdir"`
 	Stdin       *string    `json:"stdin"`
 	TimeoutSecs uint32     `json:"timeoutSecs"`
-	AtTimeout   []string   `json:"atTimeout"`
 	ID          string     `json:"id"`
 	WaitMS      uint32     `json:"waitMs"`
 	Limit       uint32     `json:"limit"`
@@ -37,7 +36,7 @@ func (j *jobRequest) job() (agent.Exec, agent.Job, error) {
 	}
 	env, err := environment(j.Env)
 	out := agent.Job{
-		ID: j.ID, Env: env, Dir: j.Workdir, WaitMS: int64(j.WaitMS), TimeoutMS: int64(j.TimeoutSecs) * 1000, AtTimeout: j.AtTimeout,
+		ID: j.ID, Env: env, Dir: j.Workdir, WaitMS: int64(j.WaitMS), TimeoutMS: int64(j.TimeoutSecs) * 1000,
 		Limit: int(min(j.Limit, maxOutput/2)), Epoch: j.Epoch, Shown: j.Shown, Input: j.Input, Done: j.Done,
 	}
 	switch {
@@ -45,9 +44,9 @@ func (j *jobRequest) job() (agent.Exec, agent.Job, error) {
 		return p, out, err
 	case !validJob(j.ID):
 		return p, out, badRequest("id: 6 to 32 letters in lower case and digits")
-	case j.TimeoutSecs == 0 || len(j.AtTimeout) == 0:
-		return p, out, badRequest("a job has timeoutSecs and atTimeout")
-	case strings.ContainsRune(strings.Join(j.AtTimeout, "")+j.Workdir+j.Input+j.Shown, 0) || strings.ContainsAny(j.Shown, "\r\n"):
+	case j.TimeoutSecs == 0:
+		return p, out, badRequest("a job has timeoutSecs")
+	case strings.ContainsRune(j.Workdir+j.Input+j.Shown, 0) || strings.ContainsAny(j.Shown, "\r\n"):
 		return p, out, badRequest("a NUL, or shown has several lines")
 	}
 	return p, out, nil
@@ -68,7 +67,9 @@ func (s *server) startJob(w http.ResponseWriter, r *call) error {
 	if err != nil {
 		return err
 	}
-	body, err := detached(s, r, func(ctx context.Context) (map[string]any, error) { return s.run(ctx, r.vars["name"], p, &job, j.Stdin) })
+	body, err := detached(s, r, func(ctx context.Context) (map[string]any, error) {
+		return s.run(ctx, r.vars["name"], true, p, &job, j.Stdin)
+	})
 	if err != nil {
 		return failed("job", err)
 	}

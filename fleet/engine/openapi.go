@@ -18,10 +18,10 @@ var schemas = map[string][][2]string{
 		{"workdir", "string"},
 	},
 	"ExecRequest": {
-		{"background", "boolean"}, {"command", "array"}, {"env", "array"}, {"stdin", "string"}, {"timeoutSecs", "integer"}, {"workdir", "string"},
+		{"background", "boolean"}, {"command", "array"}, {"env", "array"}, {"start", "boolean"}, {"stdin", "string"}, {"timeoutSecs", "integer"}, {"workdir", "string"},
 	},
 	"JobRequest": {
-		{"atTimeout", "array"}, {"command", "array"}, {"done", "array"}, {"env", "array"}, {"epoch", "integer"}, {"id", "string"}, {"input", "string"},
+		{"command", "array"}, {"done", "array"}, {"env", "array"}, {"epoch", "integer"}, {"id", "string"}, {"input", "string"},
 		{"limit", "integer"}, {"shown", "string"}, {"stdin", "string"}, {"timeoutSecs", "integer"}, {"waitMs", "integer"}, {"workdir", "string"},
 	},
 	"PullImageRequest": {{"image", "string"}},

@@ -93,6 +93,8 @@ func kindStatus(kind machine.Kind) (int, string) {
 		return http.StatusConflict, "CONFLICT"
 	case machine.PortInUse:
 		return http.StatusConflict, "PORT_IN_USE"
+	case machine.NotRunning:
+		return http.StatusConflict, "NOT_RUNNING"
 	}
 	return http.StatusNotImplemented, "UNSUPPORTED"
 }

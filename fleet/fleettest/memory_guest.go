@@ -48,9 +48,17 @@ func (m *Memory) furnish(vm *memoryMachine) (err error) {
 // use starts a machine if need be and returns its runner, as commands, files and
 // pulls need it.
 func (m *Memory) use(ctx context.Context, method, name string, do func(vm *memoryMachine) error) error {
+	return m.useOr(ctx, method, name, true, do)
+}
+
+// useOr refuses a machine that does not run, unless start.
+func (m *Memory) useOr(ctx context.Context, method, name string, start bool, do func(vm *memoryMachine) error) error {
 	var used *memoryMachine
 	return m.call(ctx, method, name, func() error {
 		err := m.locked(name, method, func(vm *memoryMachine) error {
+			if !start && vm.State != fleet.Running {
+				return fleet.Errorf(fleet.CodeNotReady, "use machine "+name, "it is %s", vm.State)
+			}
 			vm.boot()
 			used = vm
 			return m.furnish(vm)
@@ -76,7 +84,7 @@ func (m *Memory) Exec(ctx context.Context, name string, cmd fleet.Command) (res 
 	if cmd.Sent != nil {
 		cmd.Sent()
 	}
-	err = m.use(ctx, "Exec", name, func(vm *memoryMachine) error {
+	err = m.useOr(ctx, "Exec", name, !cmd.NoStart, func(vm *memoryMachine) error {
 		switch {
 		case m.opts.Exec != nil:
 			res, err = m.opts.Exec(ctx, name, cmd)

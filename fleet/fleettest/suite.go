@@ -63,6 +63,7 @@ func Suite(t *testing.T, open func(t *testing.T) fleet.Fleet, traits Traits) {
 		{"ExecCancel", true, testExecCancel},
 		{"ExecMany", true, testExecMany},
 		{"ExecStarts", true, testExecStarts},
+		{"ExecNoStart", true, testExecNoStart},
 		{"Jobs", true, testJobs},
 		{"Files", false, testFiles},
 		{"FilesMissing", false, testFilesMissing},

@@ -157,6 +157,26 @@ func testExecMany(t *testing.T, s *suite) {
 	}
 }
 
+// A command that must not start its machine does not, where the fleet can be told so.
+func testExecNoStart(t *testing.T, s *suite) {
+	m := s.running(t, "nostart", fleet.StartOptions{})
+	look := fleet.Command{Argv: []string{"true"}, Timeout: 30 * time.Second, NoStart: true}
+	if _, err := s.Exec(ctx(t), m.Name, look); err != nil {
+		t.Fatalf("in one that runs: %v", err)
+	}
+	if _, err := s.Stop(ctx(t), m.Name, fleet.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Exec(ctx(t), m.Name, look)
+	if err == nil {
+		t.Skip("the fleet cannot be told")
+	}
+	wantCode(t, err, fleet.CodeNotReady)
+	if m, err := s.Get(ctx(t), m.Name); err != nil || m.State != fleet.Stopped {
+		t.Errorf("it is %s, %v", m.State, err)
+	}
+}
+
 func testExecStarts(t *testing.T, s *suite) {
 	m := s.create(t, "starts")
 	if got := s.sh(t, m.Name, "echo hello"); got != "hello\n" {

@@ -12,7 +12,11 @@ smol_stand
 if [ $smol_state = running ]; then { read -r smol_end _ </proc/uptime; } 2>/dev/null; fi
 smol_size() {
   smol_bytes=-
-  if [ -s "$1" ]; then smol_bytes=$(($(wc -c <"$1"))); elif [ -e "$1" ]; then smol_bytes=0; fi
+  if [ -s "$1" ]; then
+    smol_bytes=$(stat -Lc %s "$1" 2>/dev/null) || smol_bytes=$(($(wc -c <"$1")))
+  elif [ -e "$1" ] || [ $smol_native$smol_flag = 1- ] || [ $smol_native$smol_flag = 1full ]; then
+    smol_bytes=0 # a native job makes the file with the first that comes
+  fi
 }
 smol_size "$smol_f.stdout"
 smol_out=$smol_bytes

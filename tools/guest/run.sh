@@ -62,10 +62,30 @@ fi
 # A stop signals everything in the group; the shells stay, to write down and to tell.
 trap : TERM INT HUP
 if [ "$smol_mode" = leave ]; then echo running; echo "smol1 end"; fi
+# Becomes the command.
+smol_become() {
+  export SMOL_MCP_COMMAND="$smol_id"
+  for smol_n in $smol_names; do
+    eval "export $smol_n=\"\$SMOL_E_$smol_n\"; unset SMOL_E_$smol_n"
+  done
+  exec "$@"
+}
+# Waits until a program that copies has nothing to copy. It ends with those who write to it,
+# which may be long after the command; when it sleeps it has copied all there was.
+smol_drained() {
+  smol_n=0
+  while read -r smol_x <"/proc/$1/stat"; do
+    case ${smol_x##*)} in
+      ' S'* | ' Z'* | ' X'*) return ;;
+    esac
+    smol_n=$((smol_n + 1))
+    if [ $smol_n -gt 500 ]; then sleep 0.05 || sleep 1; fi
+  done
+} 2>/dev/null
 # The subshell is the job's own: it stays when the waiting shell around it is killed. What
 # it says itself, as that the command was killed, is not the command's output.
 (
-  exec 3>"$smol_f.stderr" 2>/dev/null
+  exec 3>>"$smol_f.stderr" 2>/dev/null
   trap : TERM INT HUP
   if [ "$smol_mode" = leave ]; then
     smol_own=
@@ -75,21 +95,31 @@ if [ "$smol_mode" = leave ]; then echo running; echo "smol1 end"; fi
     kill -9 $$
   fi
   if [ -n "$smol_in" ]; then rm -f "$smol_stdin"; fi
-  (
-    export SMOL_MCP_COMMAND="$smol_id"
-    for smol_n in $smol_names; do
-      eval "export $smol_n=\"\$SMOL_E_$smol_n\"; unset SMOL_E_$smol_n"
-    done
-    exec "$@" 2>&3 3>&-
-  ) 2>&3
-  smol_code=$? smol_end=- smol_flag=-
+  # The command writes to pipes: who opens /dev/stderr anew, as scripts do, would empty a
+  # file. Where nobody can tell when they are drained it has the files.
+  if [ -e /proc/self/stat ] && mkfifo "$smol_f.stdout1" "$smol_f.stderr1"; then
+    trap '' TERM INT HUP # a stop is not for what copies the last words
+    cat <"$smol_f.stdout1" 3>&- &
+    smol_out=$!
+    cat <"$smol_f.stderr1" >&3 3>&- &
+    smol_err=$!
+    trap : TERM INT HUP
+    (smol_become "$@" 3>&-) >"$smol_f.stdout1" 2>"$smol_f.stderr1"
+    smol_code=$?
+    smol_drained $smol_out
+    smol_drained $smol_err
+  else
+    (smol_become "$@" 2>&3 3>&-) 2>&3
+    smol_code=$?
+  fi
+  smol_end=- smol_flag=-
   read -r smol_end _ </proc/uptime
   # More than what the file has room for already.
   printf '%4100s' '' >>"$smol_f.job" || smol_flag=full
   if [ ! -e "$smol_f.stdout" ] || [ ! -e "$smol_f.stderr" ]; then smol_flag=lost; fi
   printf '%-48s\n' "$smol_code $smol_end $smol_flag ok" 1<>"$smol_f.job"
   exit "$smol_code"
-) <"$smol_stdin" >"$smol_f.stdout"
+) <"$smol_stdin" >>"$smol_f.stdout"
 smol_status=$? smol_ok= smol_why=- smol_err=-
 { read -r smol_code smol_end smol_flag smol_ok _ <"$smol_f.job"; } 2>/dev/null
 # Without its file only the status is left, and 137 is also that of a killed subshell.

@@ -102,13 +102,12 @@ type Job struct {
 	Env       []string `json:"env,omitempty"`
 	Dir       string   `json:"dir,omitempty"`       // where it runs; empty: as Exec has it
 	WaitMS    int64    `json:"waitMs,omitempty"`    // the answer comes at its end, or after this
-	TimeoutMS int64    `json:"timeoutMs,omitempty"` // AtTimeout is run after this
-	AtTimeout []string `json:"atTimeout,omitempty"`
-	Limit     int      `json:"limit,omitempty"` // bytes of each stream in the answer
-	Epoch     int64    `json:"epoch,omitempty"` // when it was asked for; kept for those who look
-	Shown     string   `json:"shown,omitempty"` // the command as it is shown, one line
-	Input     string   `json:"input,omitempty"` // what it reads: a file that is removed, or - for what is sent
-	Done      []string `json:"done,omitempty"`  // jobs whose files are not needed any more
+	TimeoutMS int64    `json:"timeoutMs,omitempty"` // it is ended after this
+	Limit     int      `json:"limit,omitempty"`     // bytes of each stream in the answer
+	Epoch     int64    `json:"epoch,omitempty"`     // when it was asked for; kept for those who look
+	Shown     string   `json:"shown,omitempty"`     // the command as it is shown, one line
+	Input     string   `json:"input,omitempty"`     // what it reads: a file that is removed, or - for what is sent
+	Done      []string `json:"done,omitempty"`      // jobs whose files are not needed any more
 }
 
 // File is a file to read or to write.

@@ -62,7 +62,7 @@ func once(ctx context.Context, dial func(context.Context) (net.Conn, error)) (*C
 		return nil, err
 	}
 	_ = conn.SetDeadline(time.Time{})
-	s, err := yamux.Client(conn, session())
+	s, err := yamux.Client(&whole{ReadWriteCloser: conn}, session())
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -158,15 +158,9 @@ func (c *Client) run(ctx context.Context, req Request, stdin io.Reader, stdout, 
 	defer feeding.Wait()
 	defer unwatch()
 	defer st.Close() // ends the feeding too
-	feeding.Go(func() {
-		f := Frames{W: st}
-		if stdin != nil {
-			if _, err := io.Copy(f.Stream(Stdin), stdin); err != nil {
-				return
-			}
-		}
-		_ = f.Write(StdinEnd, nil) // a guest that is through with the program does not care
-	})
+	if req.Job == nil || req.Job.Input == "-" {
+		feeding.Go(func() { send(st, stdin) })
+	}
 	var buf []byte
 	for {
 		kind, data, err := Next(st, buf)
@@ -194,6 +188,17 @@ func (c *Client) run(ctx context.Context, req Request, stdin io.Reader, stdout, 
 			return Exit{}, err
 		}
 	}
+}
+
+// send gives a program its input, and says that this was all.
+func send(st *yamux.Stream, stdin io.Reader) {
+	f := Frames{W: st}
+	if stdin != nil {
+		if _, err := io.Copy(f.Stream(Stdin), stdin); err != nil {
+			return
+		}
+	}
+	_ = f.Write(StdinEnd, nil) // a guest that is through with the program does not care
 }
 
 // Read copies a file to the writer that open returns, once its size, or that it

@@ -43,7 +43,7 @@ func Answer(c io.ReadWriteCloser) (*yamux.Session, error) {
 	if _, err := c.Write(append([]byte(readyTag), nonce...)); err != nil {
 		return nil, err
 	}
-	return yamux.Server(c, session())
+	return yamux.Server(&whole{ReadWriteCloser: c}, session())
 }
 
 // skipTo reads until tag has passed, and not a byte more. The tag's first byte

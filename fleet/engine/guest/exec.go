@@ -26,7 +26,7 @@ const grace = 200 * time.Millisecond
 
 // launch starts e with the files as its standard streams, in a session of its
 // own.
-func (g *guest) launch(e agent.Exec, files [3]*os.File) (pid int, ended <-chan syscall.WaitStatus, err error) {
+func (g *guest) launch(e agent.Exec, files [3]int) (pid int, ended <-chan syscall.WaitStatus, err error) {
 	if len(e.Argv) == 0 {
 		return 0, nil, &job.LaunchError{Code: 126, Err: errors.New("no command")}
 	}
@@ -47,8 +47,8 @@ func (g *guest) launch(e agent.Exec, files [3]*os.File) (pid int, ended <-chan s
 		return 0, nil, &job.LaunchError{Code: 127, Err: err}
 	}
 	attr := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(env), Sys: &syscall.SysProcAttr{Setsid: true, Credential: who.cred}}
-	for _, f := range files {
-		attr.Files = append(attr.Files, f.Fd()) // Fd makes it block, as programs expect
+	for _, fd := range files {
+		attr.Files = append(attr.Files, uintptr(fd))
 	}
 	pid, ended, err = g.procs.start(path, e.Argv, attr)
 	if errors.Is(err, syscall.ENOEXEC) { // a script without a first line that says what runs it, as execvp has it
@@ -156,31 +156,36 @@ func (g *guest) run(st *yamux.Stream, out *agent.Frames, e agent.Exec) (agent.Ex
 	return exit, nil
 }
 
-// pipes are the standard streams of a program, both ends.
-type pipes struct{ ours, theirs [3]*os.File }
+// pipes are the standard streams of a program: our ends, and its ends, which block as
+// programs expect.
+type pipes struct {
+	ours   [3]*os.File
+	theirs [3]int
+}
 
 func newPipes() (*pipes, error) {
-	p := &pipes{}
+	p := &pipes{theirs: [3]int{-1, -1, -1}}
 	for i := range 3 {
-		r, w, err := os.Pipe()
-		if err != nil {
+		var ends [2]int
+		if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
 			p.close()
 			return nil, err
 		}
-		if i == 0 {
-			p.theirs[i], p.ours[i] = r, w
-		} else {
-			p.ours[i], p.theirs[i] = r, w
+		ours := ends[0]
+		if p.theirs[i] = ends[1]; i == 0 {
+			p.theirs[i], ours = ends[0], ends[1]
 		}
+		_ = syscall.SetNonblock(ours, true) // so that reads can have deadlines
+		p.ours[i] = os.NewFile(uintptr(ours), "pipe")
 	}
 	return p, nil
 }
 
 func (p *pipes) closeTheirs() {
-	for i, f := range p.theirs {
-		if f != nil {
-			f.Close()
-			p.theirs[i] = nil
+	for i, fd := range p.theirs {
+		if fd >= 0 {
+			_ = syscall.Close(fd)
+			p.theirs[i] = -1
 		}
 	}
 }
@@ -257,7 +262,7 @@ func (g *guest) background(e agent.Exec) (agent.Exit, error) {
 		return agent.Exit{}, err
 	}
 	defer null.Close()
-	pid, _, err := g.launch(e, [3]*os.File{null, null, null})
+	pid, _, err := g.launch(e, [3]int{int(null.Fd()), int(null.Fd()), int(null.Fd())})
 	return agent.Exit{PID: pid}, err
 }
 
@@ -276,7 +281,7 @@ func (g *guest) workload(e agent.Exec) {
 		return
 	}
 	defer console.Close()
-	if _, _, err := g.launch(e, [3]*os.File{null, console, console}); err != nil {
+	if _, _, err := g.launch(e, [3]int{int(null.Fd()), int(console.Fd()), int(console.Fd())}); err != nil {
 		say("workload: %v", err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"smol-mcp/fleet/engine/agent"
+	"smol-mcp/fleet/engine/guest/job"
 	"smol-mcp/fleet/engine/guest/lines"
 )
 
@@ -37,6 +38,7 @@ func Main() {
 	}
 	loadModules("/modules/first")
 	g := &guest{procs: newProcs()}
+	g.jobs = &job.Host{Launch: g.launch, BootID: "/proc/sys/kernel/random/boot_id"}
 	go g.procs.reap()
 	port, err := findPort()
 	if err != nil {
@@ -49,6 +51,7 @@ func Main() {
 // guest is a running guest.
 type guest struct {
 	procs  *procs
+	jobs   *job.Host
 	booted atomic.Bool // asked to become a machine
 }
 

@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"runtime"
@@ -37,8 +38,10 @@ func (g *guest) beginJob(st *yamux.Stream, out *agent.Frames, e agent.Exec, j ag
 		return &job.LaunchError{Code: 127, Err: err}
 	}
 	e.Env = append([]string{"HOME=" + who.home}, e.Env...)
-	h := job.Host{Launch: g.launch, As: who.as, BootID: "/proc/sys/kernel/random/boot_id"}
-	return h.Run(e, j, &input{st: st}, out.Stream(agent.Stdout), out.Stream(agent.Stderr))
+	// One frame for a short answer: each wakes the engine.
+	stdout := bufio.NewWriterSize(out.Stream(agent.Stdout), 4<<10)
+	defer stdout.Flush()
+	return g.jobs.Run(job.Request{Exec: e, Job: j, As: who.as}, &input{st: st}, stdout, out.Stream(agent.Stderr))
 }
 
 // as does something with the permissions that the account has for files.

@@ -89,15 +89,18 @@ type Guest struct {
 	Started bool // for whoever asked
 }
 
-// Guest starts a machine when it does not run, and returns the conversation with its
-// guest.
-func (m *Manager) Guest(ctx context.Context, name string) (Guest, error) {
+// Guest returns the conversation with the guest of a machine. One that does not run is
+// started, or, unless start, refused.
+func (m *Manager) Guest(ctx context.Context, name string, start bool) (Guest, error) {
 	vm, err := m.find(name)
 	if err != nil {
 		return Guest{}, err
 	}
 	var g Guest
-	if m.seen(vm).State != Running {
+	if state := m.seen(vm).State; state != Running {
+		if !start {
+			return g, &Error{NotRunning, "machine '" + name + "' is " + string(state)}
+		}
 		if _, err := m.Start(ctx, name); err != nil {
 			return g, err
 		}

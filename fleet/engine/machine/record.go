@@ -72,6 +72,7 @@ const (
 	Conflict
 	Unsupported
 	PortInUse
+	NotRunning
 )
 
 // Error is a refusal that is not a failure of this program.

@@ -7,29 +7,28 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// files are those of one job, in the directory for files of ours.
-type files struct {
-	dir, boot      string
-	up             int // 1: a script or a job of ours has been there since the guest booted
-	record         *os.File
-	stdout, stderr *os.File
+// streams are what the files of both are called.
+var streams = [2]string{"stdout", "stderr"}
+
+// A place is the directory for files of ours. See guest/prologue.sh.
+type place struct {
+	dir, boot string
+	up        int // 1: a script or a job of ours has been there since the guest booted
 }
 
 // path returns the path of one of the files.
-func (r *run) path(kind string) string { return r.dir + "/" + r.job.ID + "." + kind }
+func (r *run) path(kind string) string { return r.dir + "/" + r.Job.ID + "." + kind }
 
-// place finds the directory, and marks the boot in it. See guest/prologue.sh.
-func (f *files) place(bootID string, env []string) {
+// settle finds the directory, again where what was found is gone.
+func (r *run) settle(again bool) {
 	home, tmp := "", "/tmp"
-	for _, kv := range env {
+	for _, kv := range r.Exec.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		switch {
 		case name == "HOME":
@@ -38,105 +37,148 @@ func (f *files) place(bootID string, env []string) {
 			tmp = value
 		}
 	}
-	for _, parent := range []string{tmp, "/var/tmp", "/run", "/dev/shm", home} {
+	key := r.Exec.User + "\x00" + tmp + "\x00" + home
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	found, known := r.places[key]
+	if known && !again {
+		r.place = found
+		return
+	}
+	r.place = look([]string{tmp, "/var/tmp", "/run", "/dev/shm", home}, r.BootID)
+	if r.places == nil {
+		r.places = map[string]place{}
+	}
+	delete(r.places, key)
+	if r.dir != "" {
+		found = r.place
+		found.up = 1 // from now on
+		r.places[key] = found
+	}
+}
+
+// look finds the directory below the first of the parents that can have it, and marks the boot there.
+func look(parents []string, bootID string) place {
+	p := place{boot: "-"}
+	for _, parent := range parents {
 		dir := parent + "/.smol-mcp"
 		if os.Mkdir(dir, 0o700) == nil || writable(dir) {
-			f.dir = dir
+			p.dir = dir
 			break
 		}
 	}
-	f.boot = "-"
 	if id, err := os.ReadFile(bootID); err == nil {
-		f.boot = string(bytes.TrimSpace(id))
+		p.boot = string(bytes.TrimSpace(id))
 	}
-	if mark, err := os.ReadFile(f.dir + "/up"); err == nil && string(bytes.TrimSpace(mark)) == f.boot {
-		f.up = 1
-	} else if f.dir != "" {
-		_ = os.WriteFile(f.dir+"/up", []byte(f.boot+"\n"), 0o644)
+	if p.dir == "" {
+		return p
 	}
+	if mark, err := os.ReadFile(p.dir + "/up"); err == nil && string(bytes.TrimSpace(mark)) == p.boot {
+		p.up = 1
+	} else {
+		_ = os.WriteFile(p.dir+"/up", []byte(p.boot+"\n"), 0o644)
+	}
+	return p
 }
 
+// writable reports whether the thread may make files in a directory.
 func writable(dir string) bool {
 	fi, err := os.Stat(dir)
-	return err == nil && fi.IsDir() && access(dir)
+	return err == nil && fi.IsDir() && unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil
 }
 
 // open makes the files, and opens the input. word says why the job does not begin.
-func (r *run) open(stdin io.Reader) (in *os.File, word string) {
-	if r.dir == "" {
-		return nil, "nofiles"
+func (r *run) open(stdin io.Reader) (word string) {
+	if r.settle(false); r.dir == "" {
+		return "nofiles"
 	}
-	if dir := r.job.Dir; dir != "" {
+	if dir := r.Job.Dir; dir != "" {
 		// The dot needs the permission to enter.
 		if fi, err := os.Stat(dir + "/."); err != nil || !fi.IsDir() {
-			return nil, "noworkdir"
+			return "noworkdir"
 		}
 	}
 	r.begun = uptime()
-	record, err := os.OpenFile(r.path("job"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return nil, "nofiles"
-	}
-	if _, err := fmt.Fprintf(record, "%-48s\n%s%s\n", "-", r.second("="), r.job.Shown); err != nil {
-		return nil, r.undo(record, "nofiles")
+	if err := r.create(); err != nil {
+		if r.settle(true); r.dir == "" || r.create() != nil {
+			return "nofiles"
+		}
 	}
 	// A stop marks before it looks, and this looks after it has marked.
-	if _, err := os.Lstat(r.path("stop")); err == nil {
-		return nil, r.undo(record, "stopped")
+	var st unix.Stat_t
+	if unix.Lstat(r.path("stop"), &st) == nil {
+		return r.undo("stopped")
 	}
-	if in, word = r.input(stdin); word != "" {
-		return nil, r.undo(record, word)
+	if r.in, word = r.input(stdin); word != "" {
+		return r.undo(word)
 	}
-	if r.stdout, err = os.OpenFile(r.path("stdout"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err == nil {
-		r.stderr, err = os.OpenFile(r.path("stderr"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	for i, name := range streams {
+		s, err := newStream(r.path(name), r.As)
+		if err != nil {
+			_ = unix.Close(r.in)
+			return r.undo("nofiles")
+		}
+		r.out[i] = s
 	}
+	return ""
+}
+
+// create makes the record.
+func (r *run) create() error {
+	fd, err := unix.Open(r.path("job"), unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 	if err != nil {
-		in.Close()
-		return nil, r.undo(record, "nofiles")
+		return err
 	}
-	r.record = record
-	return in, ""
+	text := fmt.Appendf(nil, "%-48s\n%s%s\n", "-", r.second("="), r.Job.Shown)
+	if n, err := unix.Write(fd, text); err != nil || n < len(text) {
+		_ = unix.Close(fd)
+		_ = unix.Unlink(r.path("job"))
+		return unix.ENOSPC
+	}
+	r.record = fd
+	return nil
 }
 
 // undo removes what there is of a job that does not begin.
-func (r *run) undo(record *os.File, word string) string {
-	record.Close()
-	if r.stdout != nil {
-		r.stdout.Close()
+func (r *run) undo(word string) string {
+	_ = unix.Close(r.record)
+	for i, s := range r.out {
+		if s != nil {
+			_ = unix.Close(s.theirs)
+			s.letGo()
+			_ = unix.Unlink(r.path(streams[i]))
+		}
 	}
-	kinds := []string{"job", "stdout", "stderr"}
 	if word == "nofiles" { // nothing of it can be kept here
-		kinds = append(kinds, "stdin")
+		_ = unix.Unlink(r.path("stdin"))
 	}
-	for _, kind := range kinds {
-		_ = os.Remove(r.path(kind))
-	}
+	_ = unix.Unlink(r.path("job"))
 	return word
 }
 
 // input opens what the command reads. A file that was sent or uploaded for it has no name
 // any more when it runs.
-func (r *run) input(stdin io.Reader) (*os.File, string) {
-	path := r.job.Input
+func (r *run) input(stdin io.Reader) (fd int, word string) {
+	path := r.Job.Input
 	switch path {
 	case "":
-		f, err := os.Open("/dev/null")
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return nil, "nofiles"
+			return -1, "nofiles"
 		}
-		return f, ""
+		return fd, ""
 	case "-":
 		path = r.path("stdin")
 		if !save(path, stdin) {
-			return nil, "nofiles"
+			return -1, "nofiles"
 		}
 	}
-	f, err := openRegular(path)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, "nostdin"
+		return -1, "nostdin"
 	}
-	_ = os.Remove(path)
-	return f, ""
+	_ = unix.Unlink(path)
+	return fd, ""
 }
 
 func save(path string, src io.Reader) bool {
@@ -151,7 +193,7 @@ func save(path string, src io.Reader) bool {
 // second is the second line of the record. It has the same length for every group, so that
 // it can be written over.
 func (r *run) second(group string) string {
-	return fmt.Sprintf("- %-10s %s %s %d %d\n", group, r.boot, r.begun, r.job.Epoch, r.job.TimeoutMS/1000)
+	return fmt.Sprintf("- %-10s %s %s %d %d\n", group, r.boot, r.begun, r.Job.Epoch, r.Job.TimeoutMS/1000)
 }
 
 // firstLine is the length of the record's first line, which the job's end is written to.
@@ -159,28 +201,31 @@ const firstLine = 49
 
 // leads writes down which group the job is.
 func (r *run) leads(pid int) {
-	_, _ = r.record.WriteAt([]byte(r.second(fmt.Sprint(pid))), firstLine)
+	_, _ = unix.Pwrite(r.record, []byte(r.second(fmt.Sprint(pid))), firstLine)
 }
-
-// room is more than what the record's file has room for already, in bytes.
-const room = 4100
 
 // finish writes the end of the job down.
 func (r *run) finish(code int) {
 	defer close(r.closed)
-	defer r.record.Close()
 	r.code, r.ended = code, uptime()
-	if fi, err := r.record.Stat(); err == nil {
-		if _, err := r.record.WriteAt(bytes.Repeat([]byte(" "), room), fi.Size()); err != nil {
+	for _, s := range r.out {
+		s.drain()
+		if s.full.Load() {
 			r.flag = "full"
 		}
 	}
-	for _, kind := range []string{"stdout", "stderr", "job"} {
-		if _, err := os.Lstat(r.path(kind)); err != nil {
+	for _, s := range r.out {
+		if s.gone() {
 			r.flag = "lost"
 		}
+		s.letGo()
 	}
-	_, _ = r.record.WriteAt(fmt.Appendf(nil, "%-48s\n", fmt.Sprintf("%d %s %s ok", code, r.ended, r.flag)), 0)
+	var st unix.Stat_t
+	if unix.Fstat(r.record, &st) == nil && st.Nlink == 0 {
+		r.flag = "lost"
+	}
+	_, _ = unix.Pwrite(r.record, fmt.Appendf(nil, "%-48s\n", fmt.Sprintf("%d %s %s ok", code, r.ended, r.flag)), 0)
+	_ = unix.Close(r.record)
 }
 
 // why says what ended the job: stop, timeout or -.
@@ -195,6 +240,20 @@ func (r *run) why() string {
 	return "-"
 }
 
+// openRegular opens a file for reading, and nothing that blocks or leads elsewhere.
+func openRegular(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
 // After these, files of jobs and marks of stops are of no use any more.
 const (
 	keepJobs  = 25 * time.Hour
@@ -202,8 +261,8 @@ const (
 )
 
 // clean removes the files of jobs that are not needed any more, and those of long ago.
-func (r *run) clean(ids []string) {
-	names, err := os.ReadDir(r.dir)
+func clean(dir string, ids []string) {
+	names, err := os.ReadDir(dir)
 	if err != nil {
 		return
 	}
@@ -223,43 +282,16 @@ func (r *run) clean(ids []string) {
 	for _, e := range names {
 		id, kind, named := strings.Cut(e.Name(), ".")
 		if named && (gone[id] || strings.HasPrefix(kind, "st") && old(e, keepMarks)) {
-			_ = os.Remove(filepath.Join(r.dir, e.Name()))
+			_ = os.Remove(dir + "/" + e.Name())
 		}
 	}
 }
 
-// openRegular opens a file for reading, and nothing that blocks or leads elsewhere.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	if fi, err := f.Stat(); err != nil || !fi.Mode().IsRegular() {
-		f.Close()
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	return f, nil
-}
-
-func size(path string) int64 {
-	fi, err := os.Lstat(path)
-	if err != nil {
-		return 0
-	}
-	return fi.Size()
-}
-
-// uptime returns the seconds since the kernel began, in its own words, or "-".
+// uptime returns the seconds since the kernel began, as /proc/uptime has them.
 func uptime() string {
-	text, err := os.ReadFile("/proc/uptime")
-	if err != nil {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return "-"
 	}
-	first, _, _ := strings.Cut(string(text), " ")
-	return first
-}
-
-// access reports whether the thread may write in a directory.
-func access(dir string) bool {
-	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil
+	return fmt.Sprintf("%d.%02d", ts.Sec, ts.Nsec/10_000_000)
 }

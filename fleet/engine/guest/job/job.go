@@ -5,9 +5,12 @@
 //
 // Its files and answers are those of the script guest/run.sh of package tools, which does
 // the same where an engine offers no jobs: what looks at a job later need not know which of the
-// two began it. In a job's file a "-" in the place of the script's process says that it was this
+// two began it. In a job's record a "-" in the place of the script's process says that it was this
 // package, which lives as long as the guest: so a job without an end is running. A group that begins with
 // "=" says that the process is not there yet.
+//
+// Guests may be emulated, where a system call costs up to a millisecond. So what does not
+// change is asked for once, and files are used without package os.
 package job
 
 import (
@@ -15,24 +18,35 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"smol-mcp/fleet/engine/agent"
 )
 
 // Host is the system that jobs run on.
 type Host struct {
-	// Launch starts a program in a session of its own, and sends its status to
-	// ended, once. Its error is a [*LaunchError].
-	Launch func(e agent.Exec, files [3]*os.File) (pid int, ended <-chan syscall.WaitStatus, err error)
-
-	// As does something with the file permissions of the job's user.
-	As func(do func() error) error
+	// Launch starts a program in a session of its own with the files as its standard
+	// streams, and sends its status to ended, once. Its error is a [*LaunchError].
+	Launch func(e agent.Exec, files [3]int) (pid int, ended <-chan syscall.WaitStatus, err error)
 
 	// BootID is the file that names the boot.
 	BootID string
+
+	mu     sync.Mutex
+	places map[string]place // by user, TMPDIR and HOME
+}
+
+// Request is a job to run.
+type Request struct {
+	Exec agent.Exec // Env is the machine's, with HOME
+	Job  agent.Job
+
+	// As does something with the file permissions of the job's user.
+	As func(do func() error) error
 }
 
 // LaunchError is a program that could not be started, with the exit code that a
@@ -47,39 +61,33 @@ func (e *LaunchError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *LaunchError) Unwrap() error { return e.Err }
 
-// patience is how long after its time a job is killed that what was to end it has left.
-const patience = 20 * time.Second
-
 // run is one job.
 type run struct {
 	*Host
-	files
-	exec   agent.Exec
-	job    agent.Job
-	begun  string // uptimes, as the kernel writes them
+	Request
+	place
+	record int // its file
+	in     int
+	out    [2]*stream // stdout, stderr
+	begun  string     // uptimes
 	ended  string
 	code   int
 	flag   string
 	closed chan struct{} // its end is written down
 }
 
-// Run begins a job, answers when it has ended or after its wait, and leaves it. e.Env is
-// the machine's, with HOME. The error is of the answer's writers.
-func (h *Host) Run(e agent.Exec, j agent.Job, stdin io.Reader, stdout, stderr io.Writer) error {
-	r := &run{Host: h, exec: e, job: j, flag: "-", closed: make(chan struct{})}
-	var in *os.File
+// Run begins a job, answers when it has ended or after its wait, and leaves it. The error
+// is of the answer's writers.
+func (h *Host) Run(req Request, stdin io.Reader, stdout, stderr io.Writer) error {
+	r := &run{Host: h, Request: req, flag: "-", closed: make(chan struct{})}
 	word := "nofiles"
-	_ = h.As(func() error {
-		r.place(h.BootID, e.Env)
-		in, word = r.open(stdin)
-		return nil
-	})
+	_ = r.As(func() error { word = r.open(stdin); return nil })
 	if _, err := fmt.Fprintf(stdout, "smol1 %d %s %s\n", r.up, r.boot, r.dir); err != nil || word != "" {
 		_, wrote := fmt.Fprintln(stdout, word)
 		return cmp.Or(err, wrote)
 	}
-	r.start(in)
-	wait := time.NewTimer(time.Duration(j.WaitMS) * time.Millisecond)
+	r.start()
+	wait := time.NewTimer(time.Duration(r.Job.WaitMS) * time.Millisecond)
 	defer wait.Stop()
 	select {
 	case <-r.closed:
@@ -91,27 +99,28 @@ func (h *Host) Run(e agent.Exec, j agent.Job, stdin io.Reader, stdout, stderr io
 }
 
 // start starts the command, and takes care of it until its end.
-func (r *run) start(in *os.File) {
-	defer in.Close()
-	defer r.stdout.Close()
-	if len(r.job.Done) > 0 {
-		go func() { _ = r.As(func() error { r.clean(r.job.Done); return nil }) }()
+func (r *run) start() {
+	if len(r.Job.Done) > 0 {
+		go func() { _ = r.As(func() error { clean(r.dir, r.Job.Done); return nil }) }()
 	}
-	e := r.exec
-	e.Dir = cmp.Or(r.job.Dir, e.Dir)
-	e.Env = append(append(e.Env[:len(e.Env):len(e.Env)], "SMOL_MCP_COMMAND="+r.job.ID), r.job.Env...)
-	pid, ended, err := r.Launch(e, [3]*os.File{in, r.stdout, r.stderr})
+	e := r.Exec
+	e.Dir = cmp.Or(r.Job.Dir, e.Dir)
+	e.Env = append(append(e.Env[:len(e.Env):len(e.Env)], "SMOL_MCP_COMMAND="+r.Job.ID), r.Job.Env...)
+	pid, ended, err := r.Launch(e, [3]int{r.in, r.out[0].theirs, r.out[1].theirs})
+	if err != nil {
+		fmt.Fprintln(r.out[1], err)
+	}
+	for _, fd := range []int{r.in, r.out[0].theirs, r.out[1].theirs} {
+		_ = unix.Close(fd)
+	}
 	if err != nil {
 		failed := &LaunchError{Code: 126}
 		errors.As(err, &failed)
-		fmt.Fprintln(r.stderr, err)
-		r.stderr.Close()
 		r.finish(failed.Code)
 		return
 	}
-	r.stderr.Close()
 	r.leads(pid)
-	late := time.AfterFunc(time.Duration(r.job.TimeoutMS)*time.Millisecond, func() { r.expire(pid) })
+	late := time.AfterFunc(time.Duration(r.Job.TimeoutMS)*time.Millisecond, func() { r.expire(pid) })
 	go func() {
 		status := <-ended
 		late.Stop()
@@ -123,52 +132,38 @@ func (r *run) start(in *os.File) {
 	}()
 }
 
-// expire ends a job whose time is over, with the program that it came with.
-func (r *run) expire(pid int) {
-	e := r.exec
-	e.Argv, e.Dir = r.job.AtTimeout, "/"
-	if null, err := os.OpenFile("/dev/null", os.O_RDWR, 0); err == nil {
-		_, _, _ = r.Launch(e, [3]*os.File{null, null, null})
-		null.Close()
-	}
-	select {
-	case <-r.closed:
-	case <-time.After(patience):
-		_ = syscall.Kill(-pid, syscall.SIGKILL)
-	}
-}
-
 // end closes each stream of an answer, so that what was cut off on the way is noticed.
 const end, cut = "smol1 end\n", "smol1 cut\n"
 
 // tell answers for a job that has ended.
 func (r *run) tell(stdout, stderr io.Writer) error {
 	said := "-"
-	if size(r.path("stderr")) > 0 {
+	if r.out[1].size.Load() > 0 {
 		said = "err"
-		if err := r.head("stderr", stderr); err != nil {
+		if err := r.head(1, stderr); err != nil {
 			return err
 		}
 	}
 	if _, err := fmt.Fprintf(stdout, "exit %d %s %s %s %s %s\n", r.code, r.begun, r.ended, r.flag, r.why(), said); err != nil {
 		return err
 	}
-	return r.head("stdout", stdout)
+	return r.head(0, stdout)
 }
 
 // head sends the beginning of a stream and what closes it.
-func (r *run) head(stream string, w io.Writer) error {
+func (r *run) head(i int, w io.Writer) error {
 	last := end
-	f, err := openRegular(r.path(stream))
-	switch {
-	case err == nil:
+	if r.out[i].size.Load() > 0 {
+		f, err := openRegular(r.path(streams[i]))
+		if err != nil {
+			_, err = io.WriteString(w, end) // the flag says that the file is gone
+			return err
+		}
 		defer f.Close()
-		if _, err := io.Copy(w, io.LimitReader(f, int64(r.job.Limit))); err != nil {
+		if _, err := io.Copy(w, io.LimitReader(f, int64(r.Job.Limit))); err != nil {
 			last = cut
 		}
-	case !errors.Is(err, os.ErrNotExist):
-		last = cut
 	}
-	_, err = io.WriteString(w, last)
+	_, err := io.WriteString(w, last)
 	return err
 }

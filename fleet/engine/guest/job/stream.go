@@ -1,0 +1,144 @@
+//go:build linux
+
+package job
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A stream is a command's standard output or error on its way to a file. The command has a pipe,
+// and not the file: who opens /dev/stderr anew, as scripts do, would empty it.
+type stream struct {
+	theirs  int      // the command's end
+	pipe    *os.File // our end
+	path    string
+	as      func(do func() error) error // makes the file, with the first that comes
+	file    atomic.Int64                // -1 before
+	size    atomic.Int64                // bytes in the file
+	full    atomic.Bool                 // more were lost
+	drained chan struct{}
+	once    sync.Once
+	users   atomic.Int32 // of file; the last closes it
+}
+
+// newStream makes the pipe of a stream.
+func newStream(path string, as func(do func() error) error) (*stream, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, err
+	}
+	_ = unix.SetNonblock(ends[0], true)
+	s := &stream{theirs: ends[1], pipe: os.NewFile(uintptr(ends[0]), path), path: path, as: as, drained: make(chan struct{})}
+	s.file.Store(-1)
+	s.users.Store(2)
+	go s.copy()
+	return s, nil
+}
+
+// letGo is called once by whoever copies, and once by whoever made the stream.
+func (s *stream) letGo() {
+	if s.users.Add(-1) == 0 {
+		if fd := s.file.Load(); fd >= 0 {
+			_ = unix.Close(int(fd))
+		}
+	}
+}
+
+// copy moves what comes until everybody has closed their end, which may be long after the
+// command's: what it started may write on.
+func (s *stream) copy() {
+	defer s.pipe.Close()
+	defer s.once.Do(func() { close(s.drained) })
+	defer s.letGo()
+	buf := make([]byte, 4<<10) // most commands print little
+	for {
+		n, err := s.pipe.Read(buf)
+		_, _ = s.Write(buf[:n])
+		if n == len(buf) && n < 64<<10 {
+			buf = make([]byte, 2*n)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if s.rest(buf) {
+				return
+			}
+			_ = s.pipe.SetReadDeadline(time.Time{})
+			s.once.Do(func() { close(s.drained) })
+		} else if err != nil {
+			return
+		}
+	}
+}
+
+// Write adds to the file. What finds no room is lost, and does not block the command.
+func (s *stream) Write(p []byte) (int, error) {
+	if len(p) > 0 && s.file.Load() < 0 && s.create() != nil {
+		s.full.Store(true)
+		return len(p), nil
+	}
+	for left := p; len(left) > 0; {
+		n, err := unix.Write(int(s.file.Load()), left)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			s.full.Store(true)
+			break
+		}
+		s.size.Add(int64(n))
+		left = left[n:]
+	}
+	return len(p), nil
+}
+
+// create makes the file: most commands say nothing on one of their streams.
+func (s *stream) create() error {
+	return s.as(func() error {
+		fd, err := unix.Open(s.path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_APPEND|unix.O_CLOEXEC, 0o644)
+		if err == nil {
+			s.file.Store(int64(fd))
+		}
+		return err
+	})
+}
+
+// rest moves what is in the pipe, and reports whether that was the end of it.
+func (s *stream) rest(buf []byte) (over bool) {
+	conn, err := s.pipe.SyscallConn()
+	if err != nil {
+		return true
+	}
+	_ = s.pipe.SetReadDeadline(time.Time{})
+	for more := true; more; {
+		err := conn.Read(func(fd uintptr) bool {
+			n, err := unix.Read(int(fd), buf)
+			if n > 0 {
+				_, _ = s.Write(buf[:n])
+			}
+			more, over = n > 0, n == 0 && err == nil
+			return true
+		})
+		if err != nil {
+			return true
+		}
+	}
+	return over
+}
+
+// drain waits until all that was written up to now is in the file. It is called once.
+func (s *stream) drain() {
+	_ = s.pipe.SetReadDeadline(time.Unix(1, 0))
+	<-s.drained
+}
+
+// gone reports whether there is a file that has no name any more.
+func (s *stream) gone() bool {
+	var st unix.Stat_t
+	fd := s.file.Load()
+	return fd >= 0 && unix.Fstat(int(fd), &st) == nil && st.Nlink == 0
+}
