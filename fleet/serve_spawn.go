@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +46,8 @@ func (f *finder) start(ctx context.Context, home address) (*serving, error) {
 	}
 }
 
-// clearStale removes a socket that nobody listens on, and only a socket.
+// clearStale removes a socket that nobody listens on, and only a socket. An engine may have been
+// started there by hand since it was last tried: without its socket it would be lost.
 func clearStale(path string) error {
 	fi, err := os.Lstat(path)
 	switch {
@@ -55,6 +57,10 @@ func clearStale(path string) error {
 		return err
 	case fi.Mode().Type() != os.ModeSocket:
 		return fmt.Errorf("%s is in the way: it is not a socket", path)
+	}
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		conn.Close()
+		return fmt.Errorf("somebody has begun to listen at %s just now: call again", path)
 	}
 	return os.Remove(path)
 }

@@ -159,3 +159,13 @@ func TestRefusedVariable(t *testing.T) {
 		}
 	}
 }
+
+// More input than the definition allows is refused before anything is sent.
+func TestTooMuchInput(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	name := r.machine(nil)
+	text := r.refused("run-command", map[string]any{"name": name, "command": "cat", "stdin": strings.Repeat("x", 10<<20+1)})
+	if !strings.HasPrefix(text, "INVALID") || !strings.Contains(text, "write-file") {
+		t.Errorf("refused with %.200q", text)
+	}
+}

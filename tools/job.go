@@ -75,6 +75,7 @@ const (
 const (
 	maxArgument = 120 << 10
 	maxCommand  = 512 << 10
+	maxInput    = 10 << 20 // of its standard input
 )
 
 // check refuses what would fail in the guest in a way that tells nothing.
@@ -89,6 +90,10 @@ func (j job) check() error {
 			return &fleet.Error{Code: fleet.CodeInvalid, Op: "run the command", Why: fmt.Sprintf("a word of it has %d bytes, and Linux takes at most %d", len(word), maxArgument),
 				Next: "put it into a file with write-file, or pass data as stdin"}
 		}
+	}
+	if len(j.stdin) > maxInput {
+		return &fleet.Error{Code: fleet.CodeInvalid, Op: "run the command", Why: fmt.Sprintf("stdin has %d bytes, and at most %d are taken", len(j.stdin), maxInput),
+			Next: "write it in parts with write-file, append true, and let the command read the file"}
 	}
 	if j.workdir != "" && !path.IsAbs(j.workdir) {
 		return invalid("workdir "+fleet.Quote(j.workdir), "it is not absolute")
