@@ -222,17 +222,17 @@ func feed(st *yamux.Stream, stdin *os.File) {
 // program must not block.
 func drain(r *os.File, w io.Writer) {
 	buf := make([]byte, 32<<10)
-	send := func(n int) {
-		if w == nil || n <= 0 {
+	send := func(p []byte) {
+		if w == nil || len(p) == 0 {
 			return
 		}
-		if _, err := w.Write(buf[:n]); err != nil {
+		if _, err := w.Write(p); err != nil {
 			w = nil
 		}
 	}
 	for {
 		n, err := r.Read(buf)
-		send(n)
+		send(buf[:n])
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
@@ -240,19 +240,7 @@ func drain(r *os.File, w io.Writer) {
 			return
 		}
 	}
-	_ = r.SetReadDeadline(time.Time{})
-	conn, err := r.SyscallConn()
-	if err != nil {
-		return
-	}
-	for more := true; more; {
-		_ = conn.Read(func(fd uintptr) bool {
-			n, err := syscall.Read(int(fd), buf)
-			send(n)
-			more = err == nil && n > 0
-			return true
-		})
-	}
+	job.Rest(r, buf, send)
 }
 
 // background starts a program without streams and answers with its id.

@@ -21,6 +21,11 @@ const (
 // expire ends a job whose time is over, as guest/end.sh of package tools does: its group, and what
 // left the group but carries its mark.
 func (r *run) expire(group int) {
+	select {
+	case <-r.closed: // it ended in the same moment
+		return
+	default:
+	}
 	_ = r.As(func() error {
 		fd, err := unix.Open(r.path("why"), unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 		if err == nil {
@@ -31,38 +36,30 @@ func (r *run) expire(group int) {
 	})
 	r.signal(group, syscall.SIGTERM)
 	for begin := time.Now(); time.Since(begin) < grace; time.Sleep(glance) {
-		if len(r.left(group)) == 0 {
+		if inside, outside := r.left(group); !inside && len(outside) == 0 {
 			return
 		}
 	}
 	r.signal(group, syscall.SIGKILL)
 }
 
-// signal signals what is left of a job.
+// signal signals what is left of a job, each process once: a second TERM may mean to hurry. The command itself
+// may have ended meanwhile; its group's number is not another's so soon.
 func (r *run) signal(group int, s syscall.Signal) {
-	for _, pid := range r.left(group) {
+	_, outside := r.left(group)
+	_ = syscall.Kill(-group, s)
+	for _, pid := range outside {
 		_ = syscall.Kill(pid, s)
-	}
-	select {
-	case <-r.closed: // the group's number may be another's
-	default:
-		_ = syscall.Kill(-group, s)
 	}
 }
 
-// left returns the processes of a job that are not dead.
-func (r *run) left(group int) []int {
-	mark := []byte("SMOL_MCP_COMMAND=" + r.Job.ID)
-	ended := false
-	select {
-	case <-r.closed:
-		ended = true
-	default:
-	}
-	var pids []int
+// left tells what of a job is not dead: whether its group has any, and the processes outside of it that
+// carry the mark.
+func (r *run) left(group int) (inside bool, outside []int) {
+	mark, number := []byte("SMOL_MCP_COMMAND="+r.Job.ID), strconv.Itoa(group)
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return false, nil
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
@@ -80,14 +77,13 @@ func (r *run) left(group int) []int {
 		if len(fields) < 3 || bytes.ContainsAny(fields[0], "ZX") {
 			continue
 		}
-		ours := !ended && string(fields[2]) == strconv.Itoa(group)
-		if !ours {
-			env, _ := os.ReadFile("/proc/" + name + "/environ")
-			ours = bytes.Contains(env, mark)
+		if string(fields[2]) == number {
+			inside = true
+			continue
 		}
-		if ours {
-			pids = append(pids, pid)
+		if env, _ := os.ReadFile("/proc/" + name + "/environ"); bytes.Contains(env, mark) {
+			outside = append(outside, pid)
 		}
 	}
-	return pids
+	return inside, outside
 }

@@ -64,10 +64,9 @@ func (s *stream) copy() {
 			buf = make([]byte, 2*n)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			if s.rest(buf) {
+			if Rest(s.pipe, buf, func(p []byte) { _, _ = s.Write(p) }) {
 				return
 			}
-			_ = s.pipe.SetReadDeadline(time.Time{})
 			s.once.Do(func() { close(s.drained) })
 		} else if err != nil {
 			return
@@ -105,29 +104,6 @@ func (s *stream) create() error {
 		}
 		return err
 	})
-}
-
-// rest moves what is in the pipe, and reports whether that was the end of it.
-func (s *stream) rest(buf []byte) (over bool) {
-	conn, err := s.pipe.SyscallConn()
-	if err != nil {
-		return true
-	}
-	_ = s.pipe.SetReadDeadline(time.Time{})
-	for more := true; more; {
-		err := conn.Read(func(fd uintptr) bool {
-			n, err := unix.Read(int(fd), buf)
-			if n > 0 {
-				_, _ = s.Write(buf[:n])
-			}
-			more, over = n > 0, n == 0 && err == nil
-			return true
-		})
-		if err != nil {
-			return true
-		}
-	}
-	return over
 }
 
 // drain waits until all that was written up to now is in the file. It is called once.
