@@ -51,6 +51,13 @@ func (who account) as(do func() error) error {
 	}
 	runtime.LockOSThread() // the identity is the thread's
 	defer runtime.UnlockOSThread()
+	if groups := who.cred.Groups; len(groups) > 0 {
+		back, err := regroup(groups)
+		if err != nil {
+			return err
+		}
+		defer back()
+	}
 	if err := unix.Setfsgid(int(who.cred.Gid)); err != nil {
 		return err
 	}
@@ -60,6 +67,23 @@ func (who account) as(do func() error) error {
 	}
 	defer unix.Setfsuid(0)
 	return do()
+}
+
+// regroup gives the thread other supplementary groups until back is called.
+func regroup(groups []uint32) (back func(), err error) {
+	before, err := unix.Getgroups()
+	if err != nil {
+		return nil, err
+	}
+	var own []int
+	for _, g := range groups {
+		own = append(own, int(g))
+	}
+	// Of package unix it is the thread's alone; that of syscall is for all threads.
+	if err := unix.Setgroups(own); err != nil {
+		return nil, err
+	}
+	return func() { _ = unix.Setgroups(before) }, nil
 }
 
 // input is what the engine sends for a program to read.
