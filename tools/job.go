@@ -147,6 +147,9 @@ func (c *call) attempt(ctx context.Context, name string, e ending, j job) (endin
 	case err == nil && (r.word(0) == "lost" || r.word(0) == ""):
 		return c.follow(ctx, name, j, e, begin, nil)
 	case err == nil:
+		if file != "" { // nothing has read it
+			c.dropUpload(ctx, name, file)
+		}
 		return e, refusedByGuest(name, j, r.word(0))
 	case !fleet.MaybeDone(err) && !errors.Is(err, errUnderway):
 		return e, err // it never reached the guest

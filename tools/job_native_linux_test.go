@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -95,6 +96,32 @@ func TestNativeWithoutEnvironment(t *testing.T) {
 	if read := r.call("read-command", map[string]any{"name": name, "commandId": ran["commandId"], "waitSecs": 10}); read["running"] != false || read["signal"] != "TERM" {
 		t.Errorf("after the stop it is %v", read)
 	}
+}
+
+// Who waits for a command hears of a boot, which it did not outlive.
+func TestNativeBooted(t *testing.T) {
+	t.Parallel()
+	r, _, dir := newNative(t, nil)
+	name := r.machine(nil)
+	ran := r.call("run-command", map[string]any{"name": name, "command": "exec sleep 1000", "background": true})
+	before := r.memory.Count("Exec")
+	told := make(chan map[string]any, 1)
+	go func() {
+		told <- r.call("read-command", map[string]any{"name": name, "commandId": ran["commandId"], "waitSecs": 100})
+	}()
+	eventually(t, "it is waited for", func() bool { return r.memory.Count("Exec") > before+1 })
+	begun := time.Now()
+	if err := os.WriteFile(dir+"/boot_id", []byte("another-boot\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := <-told
+	if note, _ := read["note"].(string); read["running"] != false || read["exitCode"] != nil || !strings.Contains(note, "booted anew") || time.Since(begun) > time.Minute {
+		t.Errorf("after %v it is %v", time.Since(begun), read)
+	}
+	if err := os.Remove(dir + "/boot_id"); err != nil {
+		t.Fatal(err)
+	}
+	r.call("stop-command", map[string]any{"name": name, "commandId": ran["commandId"]})
 }
 
 func (h nativeHost) exec(ctx context.Context, name string, cmd fleet.Command) (fleet.Result, error) {

@@ -8,7 +8,7 @@ while :; do
   for smol_x; do
     smol_find "$smol_x"
     smol_read
-    if [ "$smol_code" != - ] || { [ $smol_native = 0 ] && [ "$smol_group" != - ] && ! kill -0 "-$smol_group" 2>/dev/null; }; then
+    if [ "$smol_code" != - ] || [ "$smol_its_boot" != "$smol_boot" ] || { [ $smol_native = 0 ] && [ "$smol_group" != - ] && ! kill -0 "-$smol_group" 2>/dev/null; }; then
       smol_over="$smol_over $smol_x"
     fi
   done

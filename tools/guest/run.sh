@@ -71,10 +71,11 @@ smol_become() {
   exec "$@"
 }
 # Waits until a program that copies has nothing to copy. It ends with those who write to it,
-# which may be long after the command; when it sleeps it has copied all there was.
+# which may be long after the command; when it sleeps it has copied all there was. Where others
+# write on and on it never does, but has copied by then what the pipe had room for.
 smol_drained() {
   smol_n=0
-  while read -r smol_x <"/proc/$1/stat"; do
+  while [ $smol_n -lt 700 ] && read -r smol_x <"/proc/$1/stat"; do
     case ${smol_x##*)} in
       ' S'* | ' Z'* | ' X'*) return ;;
     esac
