@@ -102,7 +102,7 @@ func (c *call) write(ctx context.Context, in writeIn) (writeOut, error) {
 // dropUpload removes an upload that was not put in place, as far as that can be done.
 func (c *call) dropUpload(ctx context.Context, machine, upload string) {
 	c.background(ctx, scriptTimeout, func(ctx context.Context) {
-		_, _ = c.fleet.Exec(ctx, machine, fleet.Command{Argv: []string{"rm", "-f", upload}, Timeout: scriptTimeout})
+		_, _ = c.fleet.Exec(ctx, machine, fleet.Command{Argv: []string{"rm", "-f", upload}, Timeout: scriptTimeout, NoStart: true})
 	})
 }
 

@@ -1,10 +1,14 @@
 # Ends a job. Follows state.sh.
 # Signals what carries the command's mark and, unless told marked, its group, so that what
-# dropped its environment ends too. The job's shell has no mark, so it can write the end down.
+# dropped its environment ends too: each process once, since a second signal may mean to give up at once.
+# The job's shell has no mark, so it can write the end down.
 smol_signal() {
   for smol_n in $(smol_marked); do
-    smol_n=${smol_n#/proc/}
-    kill "-$1" "${smol_n%/environ}"
+    smol_n=${smol_n#/proc/} smol_n=${smol_n%/environ} smol_x=
+    read -r smol_x <"/proc/$smol_n/stat"
+    # After the name: state, parent, group.
+    smol_x=${smol_x##*) } smol_x=${smol_x#* } smol_x=${smol_x#* }
+    if [ "$2" = marked ] || [ "${smol_x%% *}" != "$smol_group" ]; then kill "-$1" "$smol_n"; fi
   done
   if [ "$smol_group" != - ] && [ "$2" != marked ]; then kill "-$1" "-$smol_group"; fi
 } 2>/dev/null

@@ -8,6 +8,7 @@ smol_find "$1"
 if [ -n "$smol_dir" ]; then true >"$smol_dir/$smol_id.stop"; fi
 smol_stand
 if [ $smol_state = gone ]; then
+  smol_finish "$2" "$3" "$4" # its files may have been removed while it runs
   echo gone
   exit 0
 fi

@@ -82,11 +82,12 @@ func (h *Host) Run(req Request, stdin io.Reader, stdout, stderr io.Writer) error
 	r := &run{Host: h, Request: req, flag: "-", closed: make(chan struct{})}
 	word := "nofiles"
 	_ = r.As(func() error { word = r.open(stdin); return nil })
-	if _, err := fmt.Fprintf(stdout, "smol1 %d %s %s\n", r.up, r.boot, r.dir); err != nil || word != "" {
-		_, wrote := fmt.Fprintln(stdout, word)
-		return cmp.Or(err, wrote)
+	_, lost := fmt.Fprintf(stdout, "smol1 %d %s %s\n", r.up, r.boot, r.dir)
+	if word != "" {
+		_, err := fmt.Fprintln(stdout, word)
+		return cmp.Or(lost, err)
 	}
-	r.start()
+	r.start() // also when nobody listens any more: it is on record
 	wait := time.NewTimer(time.Duration(r.Job.WaitMS) * time.Millisecond)
 	defer wait.Stop()
 	select {
