@@ -46,6 +46,10 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) (Token, bool)
 	s.opts.Tokens.refresh(s.opts.Log)
 	shown := candidates(r.Header)
 	token, ok := s.opts.Tokens.find(shown)
+	if !ok && len(shown) > 0 {
+		s.opts.Tokens.renew(s.opts.Log)
+		token, ok = s.opts.Tokens.find(shown)
+	}
 	if ok {
 		return token, true
 	}

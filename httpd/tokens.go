@@ -116,6 +116,20 @@ func (t *Tokens) find(texts []string) (Token, bool) {
 // missing is why a file that is not there cannot be used.
 const missing = "it is missing"
 
+// renew is refresh at once, for a token that is not known: it may have been made just now.
+// Whether the file is missing waits for the next look, since two of them end what is open.
+func (t *Tokens) renew(log *slog.Logger) {
+	t.mu.Lock()
+	old := t.stamp
+	t.mu.Unlock()
+	if info, err := os.Stat(t.file); t.file != "" && err == nil && stampOf(info, nil) != old {
+		t.mu.Lock()
+		t.looked = time.Time{}
+		t.mu.Unlock()
+		t.refresh(log)
+	}
+}
+
 // refresh reads the file again when it has changed, or could not be used at the last look.
 func (t *Tokens) refresh(log *slog.Logger) {
 	if t.file == "" || !t.reread.TryLock() {
@@ -132,9 +146,10 @@ func (t *Tokens) refresh(log *slog.Logger) {
 	if err == nil && stampOf(info, nil) == old {
 		err = CheckPrivate(info) // it may have another owner
 	}
-	all, now := []Token(nil), old
+	all, now, changed := []Token(nil), old, false
 	if err == nil && stampOf(info, nil) != old {
 		all, now, err = t.read()
+		changed = err == nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,7 +157,7 @@ func (t *Tokens) refresh(log *slog.Logger) {
 	switch {
 	case err != nil:
 		t.distrust(err, log)
-	case all != nil:
+	case changed: // also to none at all
 		t.accepted, t.standing, t.stamp, t.why = all, all, now, ""
 		log.Info("tokens read again", "file", t.file, "tokens", len(all))
 	}
@@ -202,7 +217,7 @@ func (t *Tokens) read() ([]Token, stamp, error) {
 			return nil, s, fmt.Errorf("the token %s is that of the settings, too", fixed.Name)
 		}
 	}
-	return slices.Concat(make([]Token, 0, 1), t.fixed, all), s, nil // not nil
+	return slices.Concat(t.fixed, all), s, nil
 }
 
 // CheckPrivate refuses a file that somebody else can write: he could let himself in.

@@ -223,6 +223,37 @@ func TestRevoked(t *testing.T) {
 	}
 }
 
+// The last tokens are revoked as any other, and what they have open ends; with no token of the
+// settings either, nobody gets in.
+func TestLastTokens(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	write(t, file, tokenLine("last", ""))
+	tokens, err := httpd.NewTokens(file, httpd.Vocabulary{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, func(o *httpd.Options) { o.Tokens, o.Idle = tokens, 5*time.Second })
+	c := r.holder("last").open()
+	write(t, file, "# nobody")
+	if end := within(t, "an end", r.cleaned); end.Token.Name != "last" {
+		t.Errorf("ended: %v", end.Token.Name)
+	}
+	if p := c.call("echo", `{}`); p.status != 401 {
+		t.Errorf("%d %s", p.status, p.body)
+	}
+}
+
+// A new token is accepted at once, however short ago the file was looked at.
+func TestNewTokenAtOnce(t *testing.T) {
+	file, tokens := tokensOf(t, "first")
+	r := newRig(t, func(o *httpd.Options) { o.Tokens = tokens })
+	for i, name := range []string{"second", "third", "fourth"} {
+		r.holder("first").open() // looks at the file
+		write(t, file, append(lines([]string{"first", name}), strings.Repeat("#", i))...)
+		r.holder(name).open()
+	}
+}
+
 // No call is carried out at a target that the token is not for any more, be it in a session
 // or in a principal's lease.
 func TestMovedToken(t *testing.T) {
