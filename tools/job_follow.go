@@ -31,6 +31,7 @@ func (c *call) follow(ctx context.Context, name string, j job, e ending, begin t
 		case ctx.Err() != nil:
 			return e, c.left(ctx, name, j, e.id)
 		case errors.Is(err, errOff):
+			e.kept = true // it was sent, and may be asked for
 			e.say(explain(err).Why)
 			return e, nil
 		case err != nil && (isPermanent(err) || time.Now().After(limit)):
@@ -81,9 +82,30 @@ func (c *call) left(ctx context.Context, name string, j job, id string) error {
 		e.Why = "the call was cancelled; the command goes on, since it runs in the background"
 	case stopWanted(ctx):
 		e.Why = "the call was cancelled; the command is being stopped"
-		c.background(ctx, stopTimeout, func(ctx context.Context) { c.stopJob(ctx, name, id, "TERM", stopGrace, "stop") })
+		c.background(ctx, lateStop, func(ctx context.Context) { c.stopAtLast(ctx, name, id) })
 	}
 	return e
+}
+
+// lateStop bounds how long a command is stopped that may not have begun.
+const lateStop = 2 * time.Minute
+
+// stopAtLast stops a command whose call was cancelled. Its request may be starting the machine, which
+// nothing can hold it back from: so that is tried until the guest says that nothing of it is
+// left, or will begin.
+func (c *call) stopAtLast(ctx context.Context, name, id string) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		if _, err := c.stopJob(ctx, name, id, "TERM", stopGrace, "stop"); err == nil || isPermanent(err) {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.over.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // lookedInVain is the error of a command that was sent and could not be looked at.

@@ -72,6 +72,34 @@ func TestCancelBeforeTheBeginning(t *testing.T) {
 	}
 }
 
+// A command whose call is cancelled while the machine starts for it does not run on.
+func TestCancelDuringTheStart(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	name := r.machine(nil)
+	r.call("stop-machine", map[string]any{"name": name})
+	held, release := make(chan struct{}, 10), make(chan struct{})
+	r.memory.Fault(fleettest.Fault{Method: "Exec", Times: 1, Hook: func(context.Context) { held <- struct{}{}; <-release }})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = r.client.CallTool(ctx, &mcp.CallToolParams{Name: "run-command", Arguments: map[string]any{"name": name, "command": "while :; do echo >>/root/beat; sleep 0.1; done"}})
+	}()
+	<-held
+	asked := r.memory.Count("Get")
+	cancel()
+	<-done
+	eventually(t, "a stop was tried", func() bool { return r.memory.Count("Get") > asked })
+	if m := r.call("get-machine", map[string]any{"name": name}); m["state"] != "stopped" {
+		t.Errorf("the stop started it: %v", m["state"])
+	}
+	close(release)
+	eventually(t, "it does not run", func() bool {
+		ran := r.run(name, "a=$(cat /root/beat 2>/dev/null | wc -c); sleep 0.5; b=$(cat /root/beat 2>/dev/null | wc -c); [ $a = $b ] && echo still")
+		return ran["startedMachine"] == false && ran["stdout"] == "still\n"
+	})
+}
+
 // Output whose files the command removed is not told as empty.
 func TestRemovedOutput(t *testing.T) {
 	r := newRig(t, rigOptions{})
