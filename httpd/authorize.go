@@ -50,6 +50,10 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) (Token, bool)
 		s.opts.Tokens.renew(s.opts.Log)
 		token, ok = s.opts.Tokens.find(shown)
 	}
+	if ok && !s.agree(shown, token) {
+		s.refuse(w, r, http.StatusBadRequest, codeInvalid, "two tokens", "the request shows tokens of two clients of this server: send only one of them, as Authorization: Bearer or "+TokenHeader)
+		return Token{}, false
+	}
 	if ok {
 		return token, true
 	}
@@ -62,6 +66,17 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request) (Token, bool)
 	w.Header().Set("WWW-Authenticate", `Bearer realm="smol-mcp"`)
 	s.refuse(w, r, http.StatusUnauthorized, codeUnauthorized, why, "unauthorized: send a token of this server as Authorization: Bearer or "+TokenHeader)
 	return Token{}, false
+}
+
+// agree reports whether all tokens of a request that are right are the same one. A request
+// of two clients has nobody whose machines it could be about.
+func (s *Server) agree(shown []string, token Token) bool {
+	for _, text := range shown {
+		if other, ok := s.opts.Tokens.find([]string{text}); ok && other.Name != token.Name {
+			return false
+		}
+	}
+	return true
 }
 
 // delay makes guessing slow, for as many as there are places.

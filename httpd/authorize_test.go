@@ -3,6 +3,7 @@ package httpd_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -63,6 +64,44 @@ func TestAuthorize(t *testing.T) {
 	}
 	if p := r.client().do("GET", "", "Authorization", "Bearer "+right); p.status != 400 || !strings.Contains(p.body, "Mcp-Session-Id") {
 		t.Errorf("a GET without a session: %d %s", p.status, p.body)
+	}
+}
+
+// Two tokens that are both right say nothing of who it is, unless they are the same.
+func TestTwoTokens(t *testing.T) {
+	r := newRig(t)
+	const b = "the-right-token-of-b"
+	for what, c := range map[string]struct {
+		authorization []string
+		own           string
+		status        int
+	}{
+		"both headers":               {[]string{"Bearer " + right}, b, 400},
+		"both headers, turned":       {[]string{"Bearer " + b}, right, 400},
+		"twice Authorization":        {[]string{"Bearer " + right, "Bearer " + b}, "", 400},
+		"a wrong one between":        {[]string{"Bearer " + right, "Bearer wrong", "Bearer " + b}, "", 400},
+		"the same in both":           {[]string{"Bearer " + right}, right, 200},
+		"the same twice":             {[]string{"Bearer " + b, "Bearer " + b}, "", 200},
+		"one of two is wrong":        {[]string{"Bearer wrong", "Bearer " + right}, "", 200},
+		"the own one is wrong":       {[]string{"Bearer " + right}, "wrong", 200},
+		"both are wrong":             {[]string{"Bearer wrong"}, "wrong-2", 401},
+		"Authorization of a proxy's": {[]string{"Basic " + right}, b, 200},
+	} {
+		req := (&client{rig: r, version: legacy}).request(t.Context(), "POST", initialize)
+		req.Header["Authorization"] = c.authorization
+		if c.own != "" {
+			req.Header.Set("X-Smol-Mcp-Token", c.own)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		res.Body.Close()
+		p := reply{res.StatusCode, res.Header, string(text)}
+		if err != nil || p.status != c.status || c.status == 400 && (p.code(t) != -32600 || !strings.Contains(p.body, "two clients")) {
+			t.Errorf("%s: %d %s %v", what, p.status, p.body, err)
+		}
 	}
 }
 

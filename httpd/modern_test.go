@@ -117,6 +117,26 @@ func TestModernErrors(t *testing.T) {
 	}
 }
 
+// What is no revision at all belongs to none of the two ways of the protocol.
+func TestNoRevision(t *testing.T) {
+	r := newRig(t)
+	session := r.client().open()
+	for _, version := range []string{"bogus", "2026-07-28x", "2026-99-99", "9", "zzzz-zz-zz", "2026-07-28, 2025-11-25"} {
+		for what, c := range map[string]struct {
+			who  *client
+			body string
+		}{"in a session": {session, ping}, "without": {r.client(), discover}, "initialize": {r.client(), initialize}} {
+			p := c.who.post(c.body, "Mcp-Protocol-Version", version)
+			if p.status != 400 || p.code(t) != -32600 || !strings.Contains(p.body, "Unsupported protocol version (supported versions: 2026-07-28,2025-11-25,") {
+				t.Errorf("%q, %s: %d %s", version, what, p.status, p.body)
+			}
+		}
+	}
+	if p := session.post(ping); p.status != 200 {
+		t.Errorf("the session afterwards: %d %s", p.status, p.body)
+	}
+}
+
 // Both revisions at one address, by the SDK's own client: what it asks for, progress, a
 // session's end.
 func TestClients(t *testing.T) {

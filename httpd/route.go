@@ -135,6 +135,9 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token, in *
 	}
 	id, version := r.Header.Get(sessionHeader), r.Header.Get(versionHeader)
 	switch {
+	case version != "" && !isRevision(version):
+		s.refuse(w, r, http.StatusBadRequest, codeInvalid, "version",
+			"Bad Request: Unsupported protocol version (supported versions: "+strings.Join(mcp.SupportedProtocolVersions(), ",")+")")
 	case version >= FirstModern || sum.modern:
 		s.serveModern(w, r, token, sum)
 	case id != "" && r.Method == http.MethodDelete:
@@ -149,6 +152,13 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token, in *
 		w.Header().Set("Allow", "GET, POST, DELETE")
 		s.refuse(w, r, http.StatusMethodNotAllowed, codeBusy, "method", "use POST, GET or DELETE")
 	}
+}
+
+// isRevision reports whether a version has the form of a revision of the protocol: a day.
+// Only of those it can be told which of two is the later one.
+func isRevision(version string) bool {
+	_, err := time.Parse(time.DateOnly, version)
+	return err == nil
 }
 
 // serveModern serves a request of the revisions without sessions, on the principal's lease.
