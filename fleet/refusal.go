@@ -31,6 +31,9 @@ func (r request) refusal(res *http.Response, body []byte, took time.Duration, de
 		text = "too large: " + text
 	}
 	e.Why = Bound(text, MaxWhy-len(mark)-1) + mark + ")"
+	if code == CodeConflict && diskFull.in(text) {
+		e.Next = "the guest's disk is full: free some of it with run-command, and call again"
+	}
 	if code == CodePortInUse {
 		if port := portOf(e.Why); port != "" {
 			e.Next = "free port " + port + " of this computer, or publish another"
@@ -89,6 +92,7 @@ var (
 	portTaken   = phrases{"address already in use", "eaddrinuse", "port is already allocated"}
 	fileMissing = phrases{"no such file"}
 	fileKind    = phrases{"not a regular file", "is a directory"}
+	diskFull    = phrases{"no space left", "(os error 28)", "disk quota exceeded"}
 	tooMuch     = phrases{"output too large", "output exceeded"}
 	overQuota   = phrases{"quota exceeded", "over quota", "limit reached", "limit exceeded", "plan allows"}
 	timedOut    = phrases{"timed out", "timeout", "time out"}
@@ -109,6 +113,8 @@ func (r request) judgeText(text string, took time.Duration) (Code, bool) {
 		return CodePortInUse, false
 	case timedOut.in(text), r.guest && tryAgain.in(text) && r.nearDeadline(took):
 		return CodeTimeout, true
+	case r.guest && diskFull.in(text):
+		return CodeConflict, false
 	case r.guest && fileMissing.in(text):
 		return CodeNotFound, false
 	case r.guest && fileKind.in(text):

@@ -211,6 +211,7 @@ func TestGuestRefusals(t *testing.T) {
 		{"Resource temporarily unavailable (os error 35)", 15 * time.Second, CodeTimeout, true},
 		{"failed to spawn command: Resource temporarily unavailable (os error 11)", 0, CodeInternal, true},
 		{"agent operation failed: connection timed out", 0, CodeTimeout, true},
+		{"agent operation failed: write: No space left on device (os error 28)", 0, CodeConflict, false},
 		{"guest hung", 0, CodeInternal, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {

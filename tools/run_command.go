@@ -33,6 +33,9 @@ type commandLine struct {
 func (c *commandLine) UnmarshalJSON(b []byte) error {
 	var line string
 	if json.Unmarshal(b, &line) == nil {
+		if strings.HasPrefix(line, "-") || strings.HasPrefix(line, "+") {
+			line = " " + line // else the shell takes it for its own options
+		}
 		*c = commandLine{argv: []string{"/bin/sh", "-c", line}, shell: true}
 		return nil
 	}

@@ -215,7 +215,7 @@ func (r *run) finish(code int) {
 		}
 	}
 	for _, s := range r.out {
-		if s.gone() {
+		if s.lost.Load() || s.gone() {
 			r.flag = "lost"
 		}
 		s.letGo()

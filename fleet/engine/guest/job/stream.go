@@ -21,7 +21,8 @@ type stream struct {
 	as      func(do func() error) error // makes the file, with the first that comes
 	file    atomic.Int64                // -1 before
 	size    atomic.Int64                // bytes in the file
-	full    atomic.Bool                 // more were lost
+	full    atomic.Bool                 // more found no room
+	lost    atomic.Bool                 // more could not be written
 	drained chan struct{}
 	once    sync.Once
 	users   atomic.Int32 // of file; the last closes it
@@ -76,9 +77,11 @@ func (s *stream) copy() {
 
 // Write adds to the file. What finds no room is lost, and does not block the command.
 func (s *stream) Write(p []byte) (int, error) {
-	if len(p) > 0 && s.file.Load() < 0 && s.create() != nil {
-		s.full.Store(true)
-		return len(p), nil
+	if len(p) > 0 && s.file.Load() < 0 {
+		if err := s.create(); err != nil {
+			s.fail(err)
+			return len(p), nil
+		}
 	}
 	for left := p; len(left) > 0; {
 		n, err := unix.Write(int(s.file.Load()), left)
@@ -86,13 +89,21 @@ func (s *stream) Write(p []byte) (int, error) {
 			continue
 		}
 		if err != nil || n <= 0 {
-			s.full.Store(true)
+			s.fail(err)
 			break
 		}
 		s.size.Add(int64(n))
 		left = left[n:]
 	}
 	return len(p), nil
+}
+
+func (s *stream) fail(err error) {
+	if err == unix.ENOSPC || err == unix.EDQUOT || err == nil {
+		s.full.Store(true)
+		return
+	}
+	s.lost.Store(true)
 }
 
 // create makes the file: most commands say nothing on one of their streams.
