@@ -46,26 +46,32 @@ func TestMoreCommandsThanPlaces(t *testing.T) {
 	t.Logf("after %v", time.Since(begin))
 }
 
+// hold runs a command whose request is held on its way to the guest. cancel ends its call, and
+// release lets the request through.
+func (r *rig) hold(name, line string) (cancel, release func()) {
+	held, through := make(chan struct{}, 10), make(chan struct{})
+	r.memory.Fault(fleettest.Fault{Method: "Exec", Times: 1, Hook: func(context.Context) { held <- struct{}{}; <-through }})
+	ctx, stop := context.WithCancel(r.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = r.client.CallTool(ctx, &mcp.CallToolParams{Name: "run-command", Arguments: map[string]any{"name": name, "command": line}})
+	}()
+	<-held
+	return func() { stop(); <-done }, func() { close(through) }
+}
+
 // A command that is cancelled before it begins never does.
 func TestCancelBeforeTheBeginning(t *testing.T) {
 	r := newRig(t, rigOptions{})
 	name := r.machine(nil)
-	held, release := make(chan struct{}, 10), make(chan struct{})
-	r.memory.Fault(fleettest.Fault{Method: "Exec", Times: 1, Hook: func(context.Context) { held <- struct{}{}; <-release }})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = r.client.CallTool(ctx, &mcp.CallToolParams{Name: "run-command", Arguments: map[string]any{"name": name, "command": "touch /root/ran"}})
-	}()
-	<-held
+	cancel, release := r.hold(name, "touch /root/ran")
 	stops := r.memory.Count("Exec")
 	cancel()
-	<-done
 	eventually(t, "the stop was sent", func() bool { return r.memory.Count("Exec") > stops })
 	eventually(t, "the stop is there", func() bool { return strings.Contains(r.run(name, "ls -a /tmp/.smol-mcp")["stdout"].(string), ".stop") })
 	before := r.memory.Count("Exec")
-	close(release)
+	release()
 	eventually(t, "it was let through", func() bool { return r.memory.Count("Exec") >= before })
 	if got := r.run(name, "sleep 0.5; ls /root")["stdout"]; got != "" {
 		t.Errorf("it ran: %q", got)
@@ -77,23 +83,14 @@ func TestCancelDuringTheStart(t *testing.T) {
 	r := newRig(t, rigOptions{})
 	name := r.machine(nil)
 	r.call("stop-machine", map[string]any{"name": name})
-	held, release := make(chan struct{}, 10), make(chan struct{})
-	r.memory.Fault(fleettest.Fault{Method: "Exec", Times: 1, Hook: func(context.Context) { held <- struct{}{}; <-release }})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_, _ = r.client.CallTool(ctx, &mcp.CallToolParams{Name: "run-command", Arguments: map[string]any{"name": name, "command": "while :; do echo >>/root/beat; sleep 0.1; done"}})
-	}()
-	<-held
+	cancel, release := r.hold(name, "while :; do echo >>/root/beat; sleep 0.1; done")
 	asked := r.memory.Count("Get")
 	cancel()
-	<-done
 	eventually(t, "a stop was tried", func() bool { return r.memory.Count("Get") > asked })
 	if m := r.call("get-machine", map[string]any{"name": name}); m["state"] != "stopped" {
 		t.Errorf("the stop started it: %v", m["state"])
 	}
-	close(release)
+	release()
 	eventually(t, "it does not run", func() bool {
 		ran := r.run(name, "a=$(cat /root/beat 2>/dev/null | wc -c); sleep 0.5; b=$(cat /root/beat 2>/dev/null | wc -c); [ $a = $b ] && echo still")
 		return ran["startedMachine"] == false && ran["stdout"] == "still\n"
@@ -148,7 +145,6 @@ func TestCancelledBranches(t *testing.T) {
 	<-held
 	eventually(t, "two are finished", func() bool { return len(r.names()) >= 3 })
 	cancel()
-	<-done
 	eventually(t, "only the source stays", func() bool { return len(r.names()) == 1 })
 }
 

@@ -108,13 +108,18 @@ func lookPath(name string, env []string, dir string) (string, error) {
 // or timeout, also when the engine hangs up.
 func (g *guest) exec(st *yamux.Stream, out *agent.Frames, e agent.Exec) {
 	exit, err := g.run(st, out, e)
+	_ = out.JSON(agent.Exited, withReason(exit, err))
+}
+
+// withReason is exit with why the program did not run at all.
+func withReason(exit agent.Exit, err error) agent.Exit {
 	var failed *job.LaunchError
 	if errors.As(err, &failed) {
 		exit.Code, exit.Error = failed.Code, failed.Error()
 	} else if err != nil {
 		exit.Code, exit.Error = 126, err.Error()
 	}
-	_ = out.JSON(agent.Exited, exit)
+	return exit
 }
 
 func (g *guest) run(st *yamux.Stream, out *agent.Frames, e agent.Exec) (agent.Exit, error) {

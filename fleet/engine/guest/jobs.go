@@ -4,7 +4,6 @@ package guest
 
 import (
 	"bufio"
-	"errors"
 	"io"
 	"runtime"
 
@@ -18,15 +17,7 @@ import (
 // runJob runs a program as a job. It is looked at with scripts later, so an image
 // without a shell has none.
 func (g *guest) runJob(st *yamux.Stream, out *agent.Frames, e agent.Exec, j agent.Job) {
-	err := g.beginJob(st, out, e, j)
-	exit := agent.Exit{}
-	var failed *job.LaunchError
-	if errors.As(err, &failed) {
-		exit.Code, exit.Error = failed.Code, failed.Error()
-	} else if err != nil {
-		exit.Code, exit.Error = 126, err.Error()
-	}
-	_ = out.JSON(agent.Exited, exit)
+	_ = out.JSON(agent.Exited, withReason(agent.Exit{}, g.beginJob(st, out, e, j)))
 }
 
 func (g *guest) beginJob(st *yamux.Stream, out *agent.Frames, e agent.Exec, j agent.Job) error {
