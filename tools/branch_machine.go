@@ -143,7 +143,7 @@ func (c *call) branches(ctx context.Context, source string, names []string, made
 // branchOne records one branch, makes it and waits for it. What fails is taken back.
 func (c *call) branchOne(ctx context.Context, in branchIn, name string, wait bool) (fleet.Machine, error) {
 	wish := store.Wish{Target: c.fleet.Target(), Account: c.key("").Account, Name: name, Kind: c.lifeOf(name), Image: c.made.of(in.Name).image, Chosen: in.ChildName != "" || len(in.ChildNames) > 0}
-	if parent, found, err := c.opts.Store.Find(ctx, c.key(in.Name)); err == nil && found {
+	if parent, found, err := c.opts.Store.Find(ctx, c.key(in.Name)); err == nil && found && !c.hidden {
 		wish.Parent, wish.Image, wish.Network = parent.UID, parent.Image, parent.Network
 	}
 	rec, err := c.intend(ctx, wish)

@@ -66,6 +66,7 @@ type call struct {
 	*site                                    // of the machines that it is about; nil for one about all fleets
 	account string                           // whose machines site has
 	named   string                           // the machine that it is about; empty where it names none
+	hidden  bool                             // that is another principal's: the fleet does not show it, and its record is not touched
 	stage   func(format string, args ...any) // what the call waits for, told to the client
 	links   []mcp.Content                    // go behind the text
 }
@@ -154,12 +155,9 @@ func (c *call) adopt(ctx context.Context, t tool, arguments json.RawMessage) err
 		c.opts.Log.Warn("the owner of a machine could not be read", "machine", in.Name, "err", err)
 		return nil
 	}
-	hidden := false
 	if err == nil {
-		hidden, err = c.conceals(c.key(in.Name), rec, found)
-	}
-	if err == nil && hidden {
-		err = notThere(t.name, in.Name)
+		// What is hidden goes the way of what is not there, so that both end alike.
+		c.hidden, err = c.conceals(c.key(in.Name), rec, found)
 	}
 	return err
 }

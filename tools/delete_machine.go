@@ -42,7 +42,10 @@ func (c *call) delete(ctx context.Context, in deleteIn) (deleteOut, error) {
 		return out, err
 	}
 	c.stage("deleting %s", in.Name)
-	rec, recorded, err := c.records.Tombstone(ctx, c.key(in.Name))
+	rec, recorded, err := store.Record{}, false, error(nil)
+	if !c.hidden {
+		rec, recorded, err = c.records.Tombstone(ctx, c.key(in.Name))
+	}
 	if err != nil {
 		// The machine is the agent's to delete; a record that cannot be written is mended by the 404 of a later sweep.
 		c.opts.Log.Warn("delete without a record", "machine", in.Name, "err", err)

@@ -114,6 +114,12 @@ func TestKept(t *testing.T) {
 func (r *rig) cannotReach(name string) {
 	r.t.Helper()
 	for tool, arguments := range reaches(name) {
+		if tool == "delete-machine" {
+			if out := r.call(tool, arguments); out["alreadyGone"] != true {
+				r.t.Errorf("%s of another's machine: %v", tool, out)
+			}
+			continue
+		}
 		if text := r.refused(tool, arguments); !strings.HasPrefix(text, "NOT_FOUND: ") || strings.Contains(text, "token:a") {
 			r.t.Errorf("%s of another's machine: %s", tool, text)
 		}
@@ -269,8 +275,14 @@ func TestKeptInCloud(t *testing.T) {
 	a.machine(there(map[string]any{"name": "kept"}))
 	b.machine(map[string]any{"name": "kept", "target": "local"}) // of this computer is another
 	for tool, arguments := range reaches("kept") {
-		if tool == "pull-image" {
+		switch tool {
+		case "pull-image":
 			continue // the cloud cannot
+		case "delete-machine":
+			if out := b.call(tool, there(arguments)); out["alreadyGone"] != true {
+				t.Errorf("%s of another's machine: %v", tool, out)
+			}
+			continue
 		}
 		if text := b.refused(tool, there(arguments)); !strings.HasPrefix(text, "NOT_FOUND: ") {
 			t.Errorf("%s of another's machine: %s", tool, text)

@@ -15,10 +15,9 @@ func (p private) DownloadPart(ctx context.Context, name, path string, w io.Write
 	if !ok {
 		return fleet.Part{}, fleet.Errorf(fleet.CodeUnsupported, "read a part of a file of machine "+name, "the fleet reads no parts of files")
 	}
-	if err := p.may(ctx, "read a file of", name); err != nil {
-		return fleet.Part{}, err
-	}
-	return reader.DownloadPart(ctx, name, path, w, offset, length)
+	return of(ctx, p, "read a file of", name, func() (fleet.Part, error) {
+		return reader.DownloadPart(ctx, name, path, w, offset, length)
+	})
 }
 
 // RunJob implements [fleet.JobRunner].
@@ -27,8 +26,5 @@ func (p private) RunJob(ctx context.Context, name string, j fleet.Job) (fleet.Re
 	if !ok {
 		return fleet.Result{}, fleet.Errorf(fleet.CodeUnsupported, "run a command in machine "+name, "the fleet has no jobs")
 	}
-	if err := p.may(ctx, "run a command in", name); err != nil {
-		return fleet.Result{}, err
-	}
-	return runner.RunJob(ctx, name, j)
+	return of(ctx, p, "run a command in", name, func() (fleet.Result, error) { return runner.RunJob(ctx, name, j) })
 }

@@ -35,7 +35,7 @@ func TestPrincipals(t *testing.T) {
 	r.machine(map[string]any{"name": "mcp-of-user"})
 
 	for tool, arguments := range map[string]map[string]any{
-		"get-machine": nil, "start-machine": nil, "stop-machine": nil, "delete-machine": nil, "branch-machine": nil, "machine-logs": nil,
+		"get-machine": nil, "start-machine": nil, "stop-machine": nil, "branch-machine": nil, "machine-logs": nil,
 		"run-command": {"command": "true"},
 		"read-file":   {"path": "/etc/passwd"},
 		"write-file":  {"path": "/tmp/x", "content": "x"},
@@ -48,6 +48,9 @@ func TestPrincipals(t *testing.T) {
 		if text := b.refused(tool, all); !strings.HasPrefix(text, "NOT_FOUND: ") || strings.Contains(text, "token:a") {
 			t.Errorf("%s of another's machine: %s", tool, text)
 		}
+	}
+	if out := b.call("delete-machine", map[string]any{"name": name}); out["alreadyGone"] != true {
+		t.Errorf("delete-machine of another's machine: %v", out)
 	}
 	for who, sees := range map[*rig][]string{a: {"kept", "mcp-of-a"}, b: nil, r: {"kept", "mcp-of-a", "mcp-of-user"}} {
 		var names []string
