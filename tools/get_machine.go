@@ -18,7 +18,8 @@ type getIn struct {
 // getOut is a machine with the commands that it knows.
 type getOut struct {
 	machine
-	Commands []listedCommand `json:"commands,omitempty"`
+	Commands     []listedCommand `json:"commands,omitempty"`
+	CommandsNote string          `json:"commandsNote,omitempty"` // why they are not known
 }
 
 // A listedCommand is a command of a machine, in short.
@@ -40,7 +41,8 @@ func getMachine() tool {
 		in:    arguments(nameArgument()),
 		out: object(append(machineFields(),
 			optional("commands", list("Those that run, then others, newest first; absent when none is known.",
-				plainObject("commandId, command (its beginning), state (running, ended, or unknown: end not seen), startedAt, exitCode or null."))))...),
+				plainObject("commandId, command (its beginning), state (running, ended, or unknown: end not seen), startedAt, exitCode or null."))),
+			optional("commandsNote", text("")))...),
 	}, (*call).get)
 }
 
@@ -51,7 +53,7 @@ func (c *call) get(ctx context.Context, in getIn) (getOut, error) {
 	}
 	out := getOut{machine: c.showOne(ctx, m)}
 	if m.State == fleet.Running {
-		out.Commands = c.commands(ctx, in.Name)
+		out.Commands, out.CommandsNote = c.commands(ctx, in.Name)
 	}
 	return out, nil
 }
@@ -63,28 +65,37 @@ const (
 	listedOver  = 20 // commands that do not run
 )
 
-// commands lists the commands of a machine that runs; none when the guest does not tell.
-func (c *call) commands(ctx context.Context, name string) []listedCommand {
+// commands lists the commands of a machine that runs, or says why they are not known: none listed
+// is no sign that nothing runs. A guest without a shell, or that is off by now, has none, and one that is being
+// stopped is not asked.
+func (c *call) commands(ctx context.Context, name string) (all []listedCommand, note string) {
 	if c.contacts.of(name).noShell || c.halting.of(name) > 0 {
-		return nil
+		return nil, ""
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	res, err := c.fleet.Exec(ctx, name, fleet.Command{Argv: []string{"sh", "-c", scripts.list(), "sh"}, Timeout: listTimeout, Brief: true, NoStart: true})
-	if err != nil {
-		c.opts.Log.Debug("the commands of a machine could not be listed", "machine", name, "err", err)
-		return nil
+	switch {
+	case err != nil && (isNoShell(err.Error()) || fleet.CodeOf(err) == fleet.CodeNotReady), err == nil && isNoShell(string(res.Stderr)):
+		return nil, ""
+	case err != nil && ctx.Err() != nil:
+		return nil, "not known: the guest did not answer within " + listTimeout.String() + "; some may run"
+	case err != nil:
+		return nil, "not known: " + fleet.Bound(explain(err).Error(), 300) + "; some may run"
 	}
-	return listed(res.Stdout)
+	all, whole := listed(res.Stdout)
+	if !whole {
+		note = "not known: the guest gave no list of them; some may run"
+	}
+	return all, note
 }
 
-// listed reads the answer of list.sh.
-func listed(answer []byte) []listedCommand {
+// listed reads the answer of list.sh, if it is one.
+func listed(answer []byte) (all []listedCommand, ok bool) {
 	lines := bytes.Split(answer, []byte("\n"))
 	if string(lines[0]) != "smol1 list" {
-		return nil
+		return nil, false
 	}
-	var all []listedCommand
 	for ; len(lines) > 2; lines = lines[2:] {
 		words := strings.Fields(string(lines[1]))
 		if len(words) < 6 {
@@ -111,5 +122,5 @@ func listed(answer []byte) []listedCommand {
 			shown = append(shown, l)
 		}
 	}
-	return shown[:min(len(shown), 4*listedOver)]
+	return shown[:min(len(shown), 4*listedOver)], true
 }

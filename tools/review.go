@@ -35,7 +35,7 @@ func (c *call) review(ctx context.Context, name string) {
 	case err != nil || m.State != fleet.Running:
 		return
 	}
-	all := c.commands(ctx, name)
+	all, _ := c.commands(ctx, name)
 	c.underway.change(name, func(d deadlines) deadlines {
 		for _, l := range all {
 			if l.State != "running" {
