@@ -200,6 +200,9 @@ var (
 	fraction    = regexp.MustCompile(`(\d+)/1\b|(\d+)\.0+\b`)
 )
 
+// unionRule says what the only argument of two types may be: a command.
+const unionRule = "it is a line of shell or a list of words, and not empty"
+
 // explainSchema says what the validator found in the words of the arguments.
 func explainSchema(in *jsonschema.Schema, found string) string {
 	var path string
@@ -209,6 +212,12 @@ func explainSchema(in *jsonschema.Schema, found string) string {
 		}
 	}
 	rest := schemaPath.ReplaceAllString(found, "")
+	if before, _, union := strings.Cut(found, "anyOf: "); union { // what follows is about its parts
+		rest = unionRule
+		if m := schemaPath.FindAllStringSubmatch(before, -1); m != nil {
+			path = m[len(m)-1][1]
+		}
+	}
 	rest = strings.ReplaceAll(fraction.ReplaceAllString(rest, "$1$2"), "<anonymous schema>", "what is allowed")
 	if m := schemaExtra.FindStringSubmatch(rest); m != nil {
 		rest = "there is no argument " + strings.ReplaceAll(m[1], `" "`, ", ")

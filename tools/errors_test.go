@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"smol-mcp/fleet"
@@ -74,6 +75,27 @@ func TestArgumentErrors(t *testing.T) {
 	r.call("list-machines", map[string]any{"target": "local"}) // superfluous, but right
 	if n := r.memory.Count("Create") + r.memory.Count("Exec"); n > 0 {
 		t.Errorf("%d calls were sent", n)
+	}
+}
+
+// A command of the wrong form is told what it may be, in one line.
+func TestCommandForm(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	const want = "INVALID: arguments of run-command. command: it is a line of shell or a list of words, and not empty. correct the argument and call again."
+	for _, command := range []any{[]string{}, "", 5, true, []any{"a", 5}, map[string]any{"a": "b"}} {
+		if text := r.refused("run-command", map[string]any{"name": "a", "command": command}); text != want {
+			t.Errorf("%v: %s", command, text)
+		}
+		if text := r.refused("run-once", map[string]any{"image": "a", "command": command}); text != strings.Replace(want, "run-command", "run-once", 1) {
+			t.Errorf("run-once, %v: %s", command, text)
+		}
+	}
+	for _, tool := range definitions(t) { // what is said is about commands
+		walk(parsed(t, tool.InputSchema), tool.Name, func(path string, p *jsonschema.Schema) {
+			if p.AnyOf != nil && !strings.HasSuffix(path, "command") {
+				t.Errorf("%s is a union, too", path)
+			}
+		})
 	}
 }
 
