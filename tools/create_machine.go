@@ -97,7 +97,7 @@ func (c *call) create(ctx context.Context, in createIn) (createOut, error) {
 	}
 	if in.Name != "" && c.fleet.Target() == localTarget {
 		if err := c.checkFree(ctx, in.Name); err != nil {
-			return createOut{}, err
+			return createOut{}, unmade(in.Name, err)
 		}
 	}
 	spec := fleet.Spec{
@@ -129,11 +129,11 @@ func (c *call) lifeOf(name string) store.Kind {
 func (c *call) make(ctx context.Context, spec fleet.Spec, kind store.Kind, start bool) (fleet.Machine, error) {
 	chosen := spec.Name != "" && kind != store.Once
 	if err := c.admit(ctx, &spec, kind); err != nil {
-		return fleet.Machine{}, err
+		return fleet.Machine{}, unmade(spec.Name, err)
 	}
 	rec, err := c.intend(ctx, store.Wish{Target: c.fleet.Target(), Account: c.key("").Account, Name: spec.Name, Kind: kind, Image: spec.Image, Network: describe(spec.Network), Chosen: chosen})
 	if err != nil {
-		return fleet.Machine{}, err
+		return fleet.Machine{}, unmade(spec.Name, err)
 	}
 	c.stage("creating %s", spec.Name)
 	m, err := c.fleet.Create(ctx, spec)

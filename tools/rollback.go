@@ -25,6 +25,11 @@ func (e *afterCreate) Unwrap() error { return e.error }
 func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) error {
 	made := errors.As(cause, new(*afterCreate))
 	failure := *explain(cause)
+	cancelled := failure.Code == fleet.CodeCancelled
+	if cancelled {
+		failure = *calledOff(rec.Name, "nothing was created").(*fleet.Error)
+		failure.MaybeDone = fleet.MaybeDone(cause)
+	}
 	if !made && !failure.MaybeDone {
 		mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 		defer cancel()
@@ -34,12 +39,16 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 		return &failure
 	}
 	failure.MaybeDone = false // it is taken back, or recorded as to be deleted
-	if failure.Next == "" || failure.Code == fleet.CodeNotReady {
+	switch {
+	case cancelled:
+		failure.Why = calledOffWhy
+	case failure.Next == "" || failure.Code == fleet.CodeNotReady:
 		failure.Next = "mend the cause and call again; nothing of this call is left to use"
 	}
 	err := c.undo(ctx, rec)
 	switch {
 	case errors.Is(err, errUndoneLater):
+		failure.Why = sentence(failure.Why) + " What had been created of " + rec.Name + " is being deleted"
 	case err != nil:
 		failure.Why = sentence(failure.Why) + " The machine " + rec.Name + " was not deleted: " + fleet.Bound(explain(err).Error(), 300)
 		if _, recorded, findErr := c.opts.Store.Find(context.WithoutCancel(ctx), rec.Key()); recorded && findErr == nil {
@@ -49,6 +58,23 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 		failure.Why = sentence(failure.Why) + " What had been created of " + rec.Name + " was deleted again"
 	}
 	return &failure
+}
+
+// calledOffWhy is why a call ended that its client cancelled.
+const calledOffWhy = "the call was cancelled"
+
+// calledOff is what is heard of the creation of a machine that its client cancelled: what
+// became of the machine. There is nothing to mend.
+func calledOff(name, what string) error {
+	return &fleet.Error{Code: fleet.CodeCancelled, Op: "create machine " + name, Why: calledOffWhy + "; " + what}
+}
+
+// unmade is the error of a creation that ended before anything was asked for.
+func unmade(name string, err error) error {
+	if fleet.CodeOf(err) == fleet.CodeCancelled {
+		return calledOff(name, "nothing was created")
+	}
+	return err
 }
 
 // errUndoneLater means that the caller is gone and clean-up goes on without it.

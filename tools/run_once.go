@@ -64,6 +64,13 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 	out.runOut, err = c.run(ctx, spec.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: timeout, once: true})
 	c.stage("deleting %s", spec.Name)
 	left := c.undo(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: spec.Name})
+	if fleet.CodeOf(err) == fleet.CodeCancelled {
+		what := "it was deleted with all that ran in it"
+		if left != nil {
+			what = "it is being deleted with all that ran in it"
+		}
+		return out, &fleet.Error{Code: fleet.CodeCancelled, Op: "run once in machine " + spec.Name, Why: calledOffWhy + "; " + what}
+	}
 	if err != nil {
 		return out, err
 	}
