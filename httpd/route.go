@@ -135,7 +135,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, token Token, in *
 	}
 	id, version := r.Header.Get(sessionHeader), r.Header.Get(versionHeader)
 	switch {
-	case version != "" && !isRevision(version):
+	case version != "" && !isRevision(version) && !sum.modern && id != "": // the body says what a request without a session is of
 		s.refuse(w, r, http.StatusBadRequest, codeInvalid, "version",
 			"Bad Request: Unsupported protocol version (supported versions: "+strings.Join(mcp.SupportedProtocolVersions(), ",")+")")
 	case version >= FirstModern || sum.modern:
