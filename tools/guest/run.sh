@@ -6,7 +6,8 @@
 # kept for those who look. STDIN is empty, - for this script's own, or an uploaded file.
 # NAMES are the variables of the command's environment; each comes as SMOL_E_NAME,
 # so that it cannot change how this script works. DONE are ids of commands whose
-# files are not needed any more; - asks to remove those of long ago. WATCH is watch.sh.
+# files are not needed any more; - asks to remove those of long ago, and of those that have
+# ended all but 200. WATCH is watch.sh.
 #
 # The files of a job are DIR/ID.*: stdout, stderr, and job, with three lines:
 #   CODE END FLAG ok    written over "-" when the command has ended; END is from
@@ -56,6 +57,11 @@ if [ -n "$smol_done" ]; then
     cd "$smol_dir" || exit
     for smol_n in $smol_done; do rm -f "./$smol_n".*; done
     find . -name '*.job' -mmin +1500 | while read -r smol_n; do rm -f "${smol_n%job}"*; done
+    # Sessions that end early leave theirs.
+    ls -t ./*.job | tail -n +201 | while read -r smol_n; do
+      read -r smol_x _ <"$smol_n"
+      if [ "$smol_x" != - ]; then rm -f "${smol_n%job}"*; fi
+    done
     find . -name '*.st*' -mmin +3000 | while read -r smol_n; do rm -f "$smol_n"; done
   ) </dev/null >/dev/null 2>&1 &
 fi

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -260,6 +261,9 @@ const (
 	keepMarks = 50 * time.Hour
 )
 
+// mostJobs is how many jobs that have ended stay: sessions that end early leave theirs.
+const mostJobs = 200
+
 // clean removes the files of jobs that are not needed any more, and those of long ago.
 func clean(dir string, ids []string) {
 	names, err := os.ReadDir(dir)
@@ -274,9 +278,9 @@ func clean(dir string, ids []string) {
 		fi, err := e.Info()
 		return err == nil && time.Since(fi.ModTime()) > age
 	}
-	for _, e := range names {
-		if id, isJob := strings.CutSuffix(e.Name(), ".job"); isJob && old(e, keepJobs) {
-			gone[id] = true
+	for i, e := range newestJobs(names) {
+		if old(e, keepJobs) || i >= mostJobs && ended(dir+"/"+e.Name()) {
+			gone[strings.TrimSuffix(e.Name(), ".job")] = true
 		}
 	}
 	for _, e := range names {
@@ -285,6 +289,32 @@ func clean(dir string, ids []string) {
 			_ = os.Remove(dir + "/" + e.Name())
 		}
 	}
+}
+
+// newestJobs are the records of a directory, the newest first.
+func newestJobs(names []os.DirEntry) []os.DirEntry {
+	at := map[string]time.Time{}
+	jobs := slices.DeleteFunc(slices.Clone(names), func(e os.DirEntry) bool {
+		fi, err := e.Info()
+		if err == nil {
+			at[e.Name()] = fi.ModTime()
+		}
+		return err != nil || !strings.HasSuffix(e.Name(), ".job")
+	})
+	slices.SortFunc(jobs, func(a, b os.DirEntry) int { return at[b.Name()].Compare(at[a.Name()]) })
+	return jobs
+}
+
+// ended reports whether a record says how its job ended.
+func ended(record string) bool {
+	f, err := openRegular(record)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	first := make([]byte, 1)
+	n, _ := f.Read(first)
+	return n == 1 && first[0] != '-'
 }
 
 // uptime returns the seconds since the kernel began, as /proc/uptime has them.
