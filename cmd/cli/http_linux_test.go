@@ -202,7 +202,7 @@ func TestHTTPNamedTokens(t *testing.T) {
 		"bob in alice's":      {b, "run-command", map[string]any{"name": name, "command": "true"}, "NOT_FOUND"},
 		"reader looks":        {r, "get-machine", map[string]any{"name": "kept"}, "NOT_FOUND"},
 		"reader runs":         {r, "run-command", map[string]any{"name": "kept", "command": "true"}, "UNSUPPORTED"},
-		"the settings' token": {s.connect(modernEra, theToken), "delete-machine", map[string]any{"name": name}, "NOT_FOUND"},
+		"the settings' token": {s.connect(modernEra, theToken), "stop-machine", map[string]any{"name": name}, "NOT_FOUND"},
 	} {
 		res, err := c.cs.CallTool(t.Context(), &mcp.CallToolParams{Name: c.tool, Arguments: c.argument})
 		if err != nil || !res.IsError || !strings.HasPrefix(res.Content[0].(*mcp.TextContent).Text, c.want) {
