@@ -92,17 +92,21 @@ const lateStop = 2 * time.Minute
 
 // stopAtLast stops a command whose call was cancelled. Its request may be starting the machine, which
 // nothing can hold it back from: so that is tried until the guest says that nothing of it is
-// left, or will begin.
+// left, or will begin. Only the first try outlives the session.
 func (c *call) stopAtLast(ctx context.Context, name, id string) {
+	if _, err := c.stopJob(ctx, name, id, "TERM", stopGrace, "stop"); err == nil || isPermanent(err) {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.over, cancel)()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		if _, err := c.stopJob(ctx, name, id, "TERM", stopGrace, "stop"); err == nil || isPermanent(err) {
-			return
-		}
 		select {
 		case <-time.After(pause):
-		case <-c.over.Done():
-			return
 		case <-ctx.Done():
+			return
+		}
+		if _, err := c.stopJob(ctx, name, id, "TERM", stopGrace, "stop"); err == nil || isPermanent(err) {
 			return
 		}
 	}

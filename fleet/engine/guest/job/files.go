@@ -114,7 +114,7 @@ func (r *run) open(stdin io.Reader) (word string) {
 		return r.undo(word)
 	}
 	for i, name := range streams {
-		s, err := newStream(r.path(name), r.As)
+		s, err := newStream(r.path(name), r.As, r.Job.Limit)
 		if err != nil {
 			_ = unix.Close(r.in)
 			return r.undo("nofiles")

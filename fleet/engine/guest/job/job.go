@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -94,6 +95,9 @@ func (h *Host) Run(req Request, stdin io.Reader, stdout, stderr io.Writer) error
 	case <-r.closed:
 		return r.As(func() error { return r.tell(stdout, stderr) })
 	case <-wait.C:
+		for _, out := range r.out {
+			out.forget()
+		}
 		_, err := io.WriteString(stdout, "running\n"+end)
 		return err
 	}
@@ -134,37 +138,20 @@ func (r *run) start() {
 }
 
 // end closes each stream of an answer, so that what was cut off on the way is noticed.
-const end, cut = "smol1 end\n", "smol1 cut\n"
+const end = "smol1 end\n"
 
 // tell answers for a job that has ended.
 func (r *run) tell(stdout, stderr io.Writer) error {
-	said := "-"
-	if r.out[1].size.Load() > 0 {
-		said = "err"
-		if err := r.head(1, stderr); err != nil {
+	mark, said := "-", r.out[1].said()
+	if len(said) > 0 {
+		mark = "err"
+		if _, err := stderr.Write(slices.Concat(said, []byte(end))); err != nil {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintf(stdout, "exit %d %s %s %s %s %s\n", r.code, r.begun, r.ended, r.flag, r.why(), said); err != nil {
+	if _, err := fmt.Fprintf(stdout, "exit %d %s %s %s %s %s\n", r.code, r.begun, r.ended, r.flag, r.why(), mark); err != nil {
 		return err
 	}
-	return r.head(0, stdout)
-}
-
-// head sends the beginning of a stream and what closes it.
-func (r *run) head(i int, w io.Writer) error {
-	last := end
-	if r.out[i].size.Load() > 0 {
-		f, err := openRegular(r.path(streams[i]))
-		if err != nil {
-			_, err = io.WriteString(w, end) // the flag says that the file is gone
-			return err
-		}
-		defer f.Close()
-		if _, err := io.Copy(w, io.LimitReader(f, int64(r.Job.Limit))); err != nil {
-			last = cut
-		}
-	}
-	_, err := io.WriteString(w, last)
+	_, err := stdout.Write(slices.Concat(r.out[0].said(), []byte(end)))
 	return err
 }

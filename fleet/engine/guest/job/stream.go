@@ -26,16 +26,20 @@ type stream struct {
 	drained chan struct{}
 	once    sync.Once
 	users   atomic.Int32 // of file; the last closes it
+
+	mu   sync.Mutex
+	head []byte // for the answer, which may have more than a full disk
+	room int    // of it, in bytes
 }
 
 // newStream makes the pipe of a stream.
-func newStream(path string, as func(do func() error) error) (*stream, error) {
+func newStream(path string, as func(do func() error) error, room int) (*stream, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		return nil, err
 	}
 	_ = unix.SetNonblock(ends[0], true)
-	s := &stream{theirs: ends[1], pipe: os.NewFile(uintptr(ends[0]), path), path: path, as: as, drained: make(chan struct{})}
+	s := &stream{theirs: ends[1], pipe: os.NewFile(uintptr(ends[0]), path), path: path, as: as, room: room, drained: make(chan struct{})}
 	s.file.Store(-1)
 	s.users.Store(2)
 	go s.copy()
@@ -77,6 +81,10 @@ func (s *stream) copy() {
 
 // Write adds to the file. What finds no room is lost, and does not block the command.
 func (s *stream) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	n := min(len(p), s.room)
+	s.head, s.room = append(s.head, p[:n]...), s.room-n
+	s.mu.Unlock()
 	if len(p) > 0 && s.file.Load() < 0 {
 		if err := s.create(); err != nil {
 			s.fail(err)
@@ -96,6 +104,20 @@ func (s *stream) Write(p []byte) (int, error) {
 		left = left[n:]
 	}
 	return len(p), nil
+}
+
+// said is the beginning of what was written.
+func (s *stream) said() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.head
+}
+
+// forget is called when no answer will show the beginning.
+func (s *stream) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.head, s.room = nil, 0
 }
 
 func (s *stream) fail(err error) {
