@@ -81,7 +81,7 @@ func (c *call) native(runner fleet.JobRunner, name, file, id, done string, j job
 func (c *call) request(name, file, id, done string, j job, attached bool) (fleet.Command, []string) {
 	cmd := fleet.Command{Env: map[string]string{}, Timeout: scriptTimeout}
 	for k, v := range j.env {
-		cmd.Env["SMOL_E_"+k] = v
+		cmd.Env[carried+k] = v
 	}
 	mode, watch := "leave", scripts.watch()
 	if attached {

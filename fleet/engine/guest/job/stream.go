@@ -20,7 +20,6 @@ type stream struct {
 	path    string
 	as      func(do func() error) error // makes the file, with the first that comes
 	file    atomic.Int64                // -1 before
-	size    atomic.Int64                // bytes in the file
 	full    atomic.Bool                 // more found no room
 	lost    atomic.Bool                 // more could not be written
 	drained chan struct{}
@@ -100,7 +99,6 @@ func (s *stream) Write(p []byte) (int, error) {
 			s.fail(err)
 			break
 		}
-		s.size.Add(int64(n))
 		left = left[n:]
 	}
 	return len(p), nil
