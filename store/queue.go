@@ -228,7 +228,7 @@ func (s *Store) commit() {
 			err = s.attempt(&batch)
 		}
 	}
-	if batch == nil { // the file could not even be opened
+	if err != nil && batch == nil { // the file could not even be opened
 		batch = s.queue.take()
 	}
 	for _, o := range batch {

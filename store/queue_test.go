@@ -8,13 +8,17 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"smol-mcp/store"
 )
 
 var long = flag.Bool("long", false, "hold measured times to the limits of an idle computer")
@@ -311,5 +315,34 @@ func TestWipedUnderTraffic(t *testing.T) {
 		if !have[n] {
 			t.Errorf("%s is not recorded any more", n)
 		}
+	}
+}
+
+// Callers that leave, at the instant when others come, take nothing of theirs along: an operation
+// that is said to be done was done.
+func TestLeaversAndComers(t *testing.T) {
+	st := newPlaces(t).open(t, func(o *store.Options) { o.Wait = time.Minute })
+	end := time.Now().Add(2 * time.Second)
+	var told atomic.Int64
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.N(300))*time.Microsecond)
+				n, err := st.Count(ctx, "x")
+				cancel()
+				if err == nil {
+					told.Add(1)
+					if n == 0 {
+						t.Error("told of as done, and never run")
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n, err := st.Counted(t.Context(), "x"); err != nil || int64(n) != told.Load() {
+		t.Errorf("counted %d, told of %d, %v", n, told.Load(), err)
 	}
 }
