@@ -25,7 +25,7 @@ func (r *rig) dial(text string) net.Conn {
 	}
 	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
 	r.t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(conn, text); err != nil {
 		r.t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func TestOptionsOfAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	fmt.Fprint(conn, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	if res := answerOf(t, conn); res.StatusCode != 401 {
 		t.Errorf("%s", res.Status)
@@ -187,7 +187,7 @@ func TestMaxConns(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		return conn
 	}
 	ask := func(conn net.Conn) error {

@@ -352,7 +352,7 @@ func awaitLine(t testing.TB, lines <-chan string, word string) {
 // eventually waits until holds reports true.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); {
+	for end := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(end) {
 			t.Fatal("never came true: ", what)
 		}

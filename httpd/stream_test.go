@@ -87,7 +87,7 @@ func TestSlowOpening(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	r := newRig(t, func(o *httpd.Options) { o.WriteTime = 200 * time.Millisecond })
 	c := r.client().open()
-	const size = 15 << 20 // more than sockets hold, on both ends
+	const size = 8 << 20 // more than sockets hold, on both ends
 	big := c.body("echo", `{"x":"`+strings.Repeat("x", size)+`"}`)
 	r.dial("POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + right + "\r\nMcp-Session-Id: " + c.session +
 		"\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" + fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(big), big))

@@ -308,7 +308,7 @@ func (r *rig) names() []string {
 // eventually waits until true is reported, and fails the test after 10 s.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); {
+	for end := time.Now().Add(time.Minute); !holds(); {
 		if time.Now().After(end) {
 			t.Fatalf("never came true: %s", what)
 		}
