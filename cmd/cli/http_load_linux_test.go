@@ -25,14 +25,19 @@ func (s *httpServer) memory(field string) int {
 	return n
 }
 
-// descriptors counts the server's open files.
-func (s *httpServer) descriptors() int {
+// descriptors are what the open ones of the server lead to.
+func (s *httpServer) descriptors() []string {
 	s.place.t.Helper()
 	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", s.cmd.Process.Pid))
 	if err != nil {
 		s.place.t.Fatal(err)
 	}
-	return len(all)
+	for i, fd := range all {
+		if to, err := os.Readlink(fd); err == nil { // else it was closed meanwhile
+			all[i] = to
+		}
+	}
+	return all
 }
 
 // idleSessionKiB is what an idle session may cost.

@@ -33,17 +33,15 @@ func TestHTTPSoak(t *testing.T) {
 
 	soak := &soak{server: s, machine: name}
 	soak.run(t, *soakTime/4)
-	first := settled(t, s)
+	first := settled(t, s, 40)
 	soak.run(t, *soakTime*3/4)
-	last := settled(t, s)
+	const engineConnections = 16 // kept open at most; how many are in use at once is chance
+	last := settled(t, s, first.files+engineConnections)
 	stopKeeping()
 
 	rate := float64(soak.calls.Load()) / soakTime.Seconds()
 	t.Logf("%d requests, %.0f a second, %d cut off, %d refused; memory %d KiB after a quarter, %d at the end; descriptors %d and %d",
 		soak.calls.Load(), rate, soak.cut.Load(), soak.failed.Load(), first.kib, last.kib, first.files, last.files)
-	if first.files+5 < last.files {
-		t.Errorf("descriptors grew from %d to %d", first.files, last.files)
-	}
 	if last.kib > first.kib*5/4+8<<10 {
 		t.Errorf("memory grew from %d KiB to %d KiB", first.kib, last.kib)
 	}
@@ -82,17 +80,23 @@ func keepUsing(s *httpServer, name string) (stop func()) {
 
 type holding struct{ kib, files int }
 
-// settled is what the server holds when its clients are gone and their sessions have ended.
-func settled(t *testing.T, s *httpServer) holding {
+// settled is what the server holds when its clients are gone, their sessions have ended and no more
+// than files descriptors are open.
+func settled(t *testing.T, s *httpServer, files int) holding {
 	t.Helper()
 	http.DefaultClient.CloseIdleConnections()
-	files := s.descriptors()
+	var open []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("more than %d descriptors: %q", files, open)
+		}
+	}()
 	eventually(t, "sessions have ended and connections are closed", 30*time.Second, func() bool {
 		opened, ended := strings.Count(s.log.String(), `"session opened"`), strings.Count(s.log.String(), `"session ended"`)
-		files = s.descriptors()
-		return opened-ended <= 2 && files < 40
+		open = s.descriptors()
+		return opened-ended <= 2 && len(open) <= files
 	})
-	return holding{s.memory("VmRSS"), files}
+	return holding{s.memory("VmRSS"), len(open)}
 }
 
 type soak struct {
