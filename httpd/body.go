@@ -34,6 +34,11 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	if r.ContentLength > s.opts.MaxBody {
 		return tooLarge()
 	}
+	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		w.Header().Set("Accept-Encoding", "identity") // RFC 9110, 12.5.3
+		s.refuse(w, r, http.StatusUnsupportedMediaType, codeInvalid, "coding", fmt.Sprintf("the body is coded as %.40q; send it as it is, without a Content-Encoding", coding))
+		return nil, false
+	}
 	var body bytes.Buffer
 	if r.ContentLength > 0 {
 		body.Grow(int(min(r.ContentLength, 64<<10)))

@@ -43,6 +43,17 @@ func answerOf(t testing.TB, conn net.Conn) *http.Response {
 
 const head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + right + "\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
 
+// A body that is compressed is refused for that, and not for what it looks like.
+func TestCoded(t *testing.T) {
+	r := newRig(t)
+	for coding, status := range map[string]int{"gzip": 415, "identity": 200} {
+		res := answerOf(t, r.dial(head+"Content-Encoding: "+coding+"\r\n"+fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(initialize), initialize)))
+		if text, _ := io.ReadAll(io.LimitReader(res.Body, 200)); res.StatusCode != status || status == 415 && !strings.Contains(string(text), "Content-Encoding") {
+			t.Errorf("%s: %s %s", coding, res.Status, text)
+		}
+	}
+}
+
 // W26: a body over the limit is answered, whether its size is said before or not.
 func TestTooLarge(t *testing.T) {
 	r := newRig(t, func(o *httpd.Options) { o.MaxBody = 1000 })

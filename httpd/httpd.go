@@ -9,7 +9,7 @@
 //	Host       checkHost   403
 //	Origin     checkHost   403
 //	path       route       404; /healthz ends here
-//	body       readBody    400, 408, 413
+//	body       readBody    400, 408, 413, 415
 //	session    sessions    404, 429
 //
 // and then one of two handlers of the SDK: one for the revisions that open a
