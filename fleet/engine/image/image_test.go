@@ -326,6 +326,9 @@ func TestRegistryAuth(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "MANIFEST_UNKNOWN") && !strings.Contains(err.Error(), "NAME_UNKNOWN") {
 		t.Errorf("with the password, of an image that is not there: %v", err)
 	}
+	if err == nil || !strings.Contains(err.Error(), "check its name and tag") {
+		t.Errorf("no advice: %v", err)
+	}
 }
 
 func TestRegistryRefuses(t *testing.T) {
@@ -333,6 +336,8 @@ func TestRegistryRefuses(t *testing.T) {
 	for _, ref := range []string{"Not A Ref", "builtin:nothing", "127.0.0.1:1/none:tag", "/no/such/archive.tar"} {
 		if img, err := s.Ensure(t.Context(), ref); err == nil {
 			t.Errorf("%s gave %+v", ref, img)
+		} else if advised := strings.Contains(err.Error(), "cannot be reached"); advised != strings.HasPrefix(ref, "127.") {
+			t.Errorf("%s: %v", ref, err)
 		}
 	}
 	gone, cancel := context.WithCancel(t.Context())

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -21,6 +23,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
@@ -43,7 +46,21 @@ func open(ctx context.Context, ref, dir string) (v1.Image, error) {
 	if err != nil {
 		return nil, &ReferenceError{err}
 	}
-	return remote.Image(r, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform))
+	img, err := remote.Image(r, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(platform))
+	return img, advise(err)
+}
+
+// advise says what to do about the failure of a registry.
+func advise(err error) error {
+	var answer *transport.Error
+	var network *net.OpError
+	switch {
+	case errors.As(err, &answer) && (answer.StatusCode == http.StatusNotFound || answer.StatusCode == http.StatusUnauthorized || answer.StatusCode == http.StatusForbidden):
+		return fmt.Errorf("%w; the registry has no such image, or not for everybody: check its name and tag, or have the user log in with docker login", err)
+	case errors.As(err, &network):
+		return fmt.Errorf("%w; the registry cannot be reached from this computer: %s needs none", err, Builtin)
+	}
+	return err
 }
 
 // ReferenceError is a reference that cannot be one.

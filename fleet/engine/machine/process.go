@@ -88,7 +88,7 @@ func lockFile(ctx context.Context, path string) (*os.File, error) {
 		case <-ctx.Done():
 			timer.Stop()
 			f.Close()
-			return nil, fmt.Errorf("%s is in use by another smol-engine: %w", filepath.Dir(path), err)
+			return nil, fmt.Errorf("%s is in use by another smol-engine, which has to be stopped first, or be given other directories: %w", filepath.Dir(path), err)
 		}
 	}
 }
