@@ -158,7 +158,7 @@ func (h nativeHost) exec(ctx context.Context, name string, cmd fleet.Command) (f
 	}
 }
 
-func (h nativeHost) launch(e agent.Exec, files [3]int) (int, <-chan syscall.WaitStatus, error) {
+func (h nativeHost) launch(e agent.Exec, files [3]int, _ int) (int, <-chan syscall.WaitStatus, error) {
 	path, err := exec.LookPath(e.Argv[0])
 	if err != nil {
 		code := 127

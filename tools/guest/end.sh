@@ -3,8 +3,11 @@
 # dropped its environment ends too: each process once, since a second signal may mean to give up at once.
 # The job's shell has no mark, so it can write the end down.
 smol_signal() {
+  smol_seen=' '
   for smol_n in $(smol_marked); do
-    smol_n=${smol_n#/proc/} smol_n=${smol_n%/environ} smol_x=
+    smol_n=${smol_n#/proc/} smol_n=${smol_n%%/*} smol_x=
+    case $smol_seen in *" $smol_n "*) continue ;; esac
+    smol_seen="$smol_seen$smol_n "
     read -r smol_x <"/proc/$smol_n/stat"
     # After the name: state, parent, group.
     smol_x=${smol_x##*) } smol_x=${smol_x#* } smol_x=${smol_x#* }

@@ -15,11 +15,12 @@ smol_find() {
 smol_read() {
   smol_native=0 smol_n=0
   while :; do
-    smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0' smol_shown=
+    smol_code=gone smol_end=- smol_flag=- smol_ok= smol_pid=- smol_group=- smol_its_boot=- smol_begin=- smol_info='0 0' smol_shown= smol_control=
     {
       read -r smol_code smol_end smol_flag smol_ok _
       read -r smol_pid smol_group smol_its_boot smol_begin smol_info
       read -r smol_shown
+      read -r smol_control
     } 2>/dev/null <"$smol_f.job"
     # Its process is about to be there.
     case $smol_ok$smol_group in
@@ -33,8 +34,12 @@ smol_read() {
   # What was read while it was written is whole the next time.
   if [ "$smol_code" != gone ] && [ "$smol_ok" != ok ]; then smol_code=- smol_end=- smol_flag=-; fi
 }
-# The processes that carry the command's id in their environment, also those that left its group.
-smol_marked() { grep -ls "SMOL_MCP_COMMAND=$smol_id" /proc/[0-9]*/environ; }
+# The processes that carry the command's id in their environment, also those that left its process group,
+# and those of its control group where it has one. Each is told as a file of it in /proc, and may be twice.
+smol_marked() {
+  grep -ls "SMOL_MCP_COMMAND=$smol_id" /proc/[0-9]*/environ
+  if [ -n "$smol_control" ] && [ "$smol_its_boot" = "$smol_boot" ]; then grep -lsF "/$smol_control" /proc/[0-9]*/cgroup; fi
+}
 # The group's number may be another's by now; then nothing there carries the id, as the job's
 # own shells do in their command line. The pattern does not match itself.
 smol_alive() {

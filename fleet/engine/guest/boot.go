@@ -35,6 +35,9 @@ func (g *guest) boot(b agent.Boot) error {
 	if err := mountRoot(b.Grow); err != nil {
 		return err
 	}
+	if _, err := os.Stat(cgroups + "/cgroup.procs"); err == nil {
+		g.jobs.Groups = cgroups
+	}
 	if err := loopbackUp(); err != nil {
 		say("loopback: %v", err)
 	}
@@ -111,6 +114,9 @@ func mountRoot(grow bool) error {
 	return enterRoot()
 }
 
+// cgroups is where control groups are made; the first of them has all processes.
+const cgroups = "/sys/fs/cgroup"
+
 // enterRoot moves into /new, with what an image does not carry.
 func enterRoot() error {
 	for _, d := range []string{"proc", "sys", "dev"} {
@@ -140,7 +146,7 @@ func enterRoot() error {
 	_ = os.Chmod("/tmp", 0o1777)
 	for _, m := range []struct{ kind, at, data string }{
 		{"tmpfs", "/run", "mode=0755"}, {"tmpfs", "/dev/shm", "mode=1777"},
-		{"devpts", "/dev/pts", "ptmxmode=0666,mode=0620,gid=5"}, {"cgroup2", "/sys/fs/cgroup", ""},
+		{"devpts", "/dev/pts", "ptmxmode=0666,mode=0620,gid=5"}, {"cgroup2", cgroups, ""},
 	} {
 		if err := unix.Mount(m.kind, m.at, m.kind, unix.MS_NOSUID, m.data); err != nil {
 			say("mount %s: %v", m.at, err)

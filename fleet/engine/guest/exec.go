@@ -24,9 +24,12 @@ import (
 // started may hold the pipes open for ever, or be about to write the rest.
 const grace = 200 * time.Millisecond
 
+// noGroup is in place of a control group.
+const noGroup = -1
+
 // launch starts e with the files as its standard streams, in a session of its
-// own.
-func (g *guest) launch(e agent.Exec, files [3]int) (pid int, ended <-chan syscall.WaitStatus, err error) {
+// own, and in a control group unless that is noGroup.
+func (g *guest) launch(e agent.Exec, files [3]int, group int) (pid int, ended <-chan syscall.WaitStatus, err error) {
 	if len(e.Argv) == 0 {
 		return 0, nil, &job.LaunchError{Code: 126, Err: errors.New("no command")}
 	}
@@ -46,7 +49,9 @@ func (g *guest) launch(e agent.Exec, files [3]int) (pid int, ended <-chan syscal
 	if err != nil {
 		return 0, nil, &job.LaunchError{Code: 127, Err: err}
 	}
-	attr := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(env), Sys: &syscall.SysProcAttr{Setsid: true, Credential: who.cred}}
+	attr := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(env), Sys: &syscall.SysProcAttr{
+		Setsid: true, Credential: who.cred, UseCgroupFD: group != noGroup, CgroupFD: group,
+	}}
 	for _, fd := range files {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
@@ -131,7 +136,7 @@ func (g *guest) run(st *yamux.Stream, out *agent.Frames, e agent.Exec) (agent.Ex
 		return agent.Exit{}, err
 	}
 	defer p.close()
-	pid, ended, err := g.launch(e, p.theirs)
+	pid, ended, err := g.launch(e, p.theirs, noGroup)
 	p.closeTheirs()
 	if err != nil {
 		return agent.Exit{}, err
@@ -255,7 +260,7 @@ func (g *guest) background(e agent.Exec) (agent.Exit, error) {
 		return agent.Exit{}, err
 	}
 	defer null.Close()
-	pid, _, err := g.launch(e, [3]int{int(null.Fd()), int(null.Fd()), int(null.Fd())})
+	pid, _, err := g.launch(e, [3]int{int(null.Fd()), int(null.Fd()), int(null.Fd())}, noGroup)
 	return agent.Exit{PID: pid}, err
 }
 
@@ -274,7 +279,7 @@ func (g *guest) workload(e agent.Exec) {
 		return
 	}
 	defer console.Close()
-	if _, _, err := g.launch(e, [3]int{int(null.Fd()), int(console.Fd()), int(console.Fd())}); err != nil {
+	if _, _, err := g.launch(e, [3]int{int(null.Fd()), int(console.Fd()), int(console.Fd())}, noGroup); err != nil {
 		say("workload: %v", err)
 	}
 }

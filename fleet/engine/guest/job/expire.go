@@ -18,8 +18,8 @@ const (
 	glance = 100 * time.Millisecond
 )
 
-// expire ends a job whose time is over, as guest/end.sh of package tools does: its group, and what
-// left the group but carries its mark.
+// expire ends a job whose time is over, as guest/end.sh of package tools does: its process group, and
+// what left that but carries its mark.
 func (r *run) expire(group int) {
 	select {
 	case <-r.closed: // it ended in the same moment
@@ -56,7 +56,7 @@ func (r *run) signal(group int, s syscall.Signal) {
 // left tells what of a job is not dead: whether its group has any, and the processes outside of it that
 // carry the mark.
 func (r *run) left(group int) (inside bool, outside []int) {
-	mark, number := []byte("SMOL_MCP_COMMAND="+r.Job.ID), strconv.Itoa(group)
+	number := strconv.Itoa(group)
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return false, nil
@@ -81,9 +81,18 @@ func (r *run) left(group int) (inside bool, outside []int) {
 			inside = true
 			continue
 		}
-		if env, _ := os.ReadFile("/proc/" + name + "/environ"); bytes.Contains(env, mark) {
+		if r.marked("/proc/" + name) {
 			outside = append(outside, pid)
 		}
 	}
 	return inside, outside
+}
+
+// marked reports whether a process carries the job's mark.
+func (r *run) marked(proc string) bool {
+	has := func(name, text string) bool {
+		all, _ := os.ReadFile(proc + name) // nothing of a process that has ended
+		return bytes.Contains(all, []byte(text))
+	}
+	return has("/environ", "SMOL_MCP_COMMAND="+r.Job.ID) || r.group.name != "" && has("/cgroup", "/"+r.group.name)
 }

@@ -130,7 +130,7 @@ func (r *run) create() error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Appendf(nil, "%-48s\n%s%s\n", "-", r.second("="), r.Job.Shown)
+	text := fmt.Appendf(nil, "%-48s\n%s%s\n%s\n", "-", r.second("="), r.Job.Shown, r.group.name)
 	if n, err := unix.Write(fd, text); err != nil || n < len(text) {
 		_ = unix.Close(fd)
 		_ = unix.Unlink(r.path("job"))

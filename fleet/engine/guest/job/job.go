@@ -31,14 +31,19 @@ import (
 // Host is the system that jobs run on.
 type Host struct {
 	// Launch starts a program in a session of its own with the files as its standard
-	// streams, and sends its status to ended, once. Its error is a [*LaunchError].
-	Launch func(e agent.Exec, files [3]int) (pid int, ended <-chan syscall.WaitStatus, err error)
+	// streams, in a control group unless that is -1, and sends its status to ended, once.
+	// Its error is a [*LaunchError].
+	Launch func(e agent.Exec, files [3]int, group int) (pid int, ended <-chan syscall.WaitStatus, err error)
+
+	// Groups is the directory of control groups (cgroup v2), empty where there are none.
+	Groups string
 
 	// BootID is the file that names the boot.
 	BootID string
 
 	mu     sync.Mutex
 	places map[string]place // by user, TMPDIR and HOME
+	groups groups
 }
 
 // Request is a job to run.
@@ -70,7 +75,8 @@ type run struct {
 	record int // its file
 	in     int
 	out    [2]*stream // stdout, stderr
-	begun  string     // uptimes
+	group  group
+	begun  string // uptimes
 	ended  string
 	code   int
 	flag   string
@@ -80,11 +86,12 @@ type run struct {
 // Run begins a job, answers when it has ended or after its wait, and leaves it. The error
 // is of the answer's writers.
 func (h *Host) Run(req Request, stdin io.Reader, stdout, stderr io.Writer) error {
-	r := &run{Host: h, Request: req, flag: "-", closed: make(chan struct{})}
+	r := &run{Host: h, Request: req, group: h.takeGroup(), flag: "-", closed: make(chan struct{})}
 	word := "nofiles"
 	_ = r.As(func() error { word = r.open(stdin); return nil })
 	_, lost := fmt.Fprintf(stdout, "smol1 %d %s %s\n", r.up, r.boot, r.dir)
 	if word != "" {
+		h.returnGroup(r.group)
 		_, err := fmt.Fprintln(stdout, word)
 		return cmp.Or(lost, err)
 	}
@@ -111,17 +118,18 @@ func (r *run) start() {
 	e := r.Exec
 	e.Dir = cmp.Or(r.Job.Dir, e.Dir)
 	e.Env = append(append(e.Env[:len(e.Env):len(e.Env)], "SMOL_MCP_COMMAND="+r.Job.ID), r.Job.Env...)
-	pid, ended, err := r.Launch(e, [3]int{r.in, r.out[0].theirs, r.out[1].theirs})
+	pid, ended, err := r.Launch(e, [3]int{r.in, r.out[0].theirs, r.out[1].theirs}, r.group.fd)
 	if err != nil {
 		fmt.Fprintln(r.out[1], err)
 	}
-	for _, fd := range []int{r.in, r.out[0].theirs, r.out[1].theirs} {
+	for _, fd := range []int{r.in, r.out[0].theirs, r.out[1].theirs, r.group.fd} {
 		_ = unix.Close(fd)
 	}
 	if err != nil {
 		failed := &LaunchError{Code: 126}
 		errors.As(err, &failed)
 		r.finish(failed.Code)
+		r.dropGroup(r.group.name)
 		return
 	}
 	r.leads(pid)
@@ -134,6 +142,8 @@ func (r *run) start() {
 			code = 128 + int(status.Signal())
 		}
 		r.finish(code)
+		time.Sleep(glance) // the answer goes first
+		r.dropGroup(r.group.name)
 	}()
 }
 

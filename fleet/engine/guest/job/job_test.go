@@ -22,7 +22,7 @@ import (
 const boot = "a-boot"
 
 // newHost is a system with these files whose programs are started by launch.
-func newHost(t *testing.T, dir string, launch func(agent.Exec, [3]int) (int, <-chan syscall.WaitStatus, error)) *job.Host {
+func newHost(t *testing.T, dir string, launch func(agent.Exec, [3]int, int) (int, <-chan syscall.WaitStatus, error)) *job.Host {
 	t.Helper()
 	id := filepath.Join(dir, "boot_id")
 	if err := os.WriteFile(id, []byte(boot+"\n"), 0o600); err != nil {
@@ -32,7 +32,7 @@ func newHost(t *testing.T, dir string, launch func(agent.Exec, [3]int) (int, <-c
 }
 
 // spawn starts a program of this computer, as a guest does.
-func spawn(e agent.Exec, files [3]int) (int, <-chan syscall.WaitStatus, error) {
+func spawn(e agent.Exec, files [3]int, _ int) (int, <-chan syscall.WaitStatus, error) {
 	attr := &syscall.ProcAttr{Dir: e.Dir, Env: e.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
 	for _, fd := range files {
 		attr.Files = append(attr.Files, uintptr(fd))
