@@ -31,6 +31,9 @@ func (s *Store) enterOnce() error {
 	s.placeMu.Lock()
 	root := s.root
 	s.placeMu.Unlock()
+	if root == nil {
+		return errReplaced
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.life != nil && s.lifeThere(root) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -94,6 +95,11 @@ func (s *Store) updateLedger(r Record) {
 	root, err := s.openLedger()
 	if err == nil {
 		err = s.writeLedger(root, r)
+	}
+	if err == nil { // who deleted it meanwhile has looked for its file before
+		if now, ok, findErr := s.Find(context.Background(), r.Key()); findErr == nil && (!ok || now.UID != r.UID) {
+			err = s.dropLedger(r.UID)
+		}
 	}
 	if err != nil {
 		s.opts.Log.Warn("the ledger is behind", "machine", r.Name, "err", err)

@@ -303,7 +303,7 @@ func (s *Store) runBatch(db *bolt.DB, batch []*op) error {
 			write = true
 		case !errors.Is(err, errOpFailed):
 			if err == nil && lost {
-				s.epoch, s.registered = s.nextEpoch, s.lifeName
+				s.epoch, s.registered = s.nextEpoch, s.nextName
 			}
 			return err
 		case write: // the others again, without it
@@ -331,7 +331,7 @@ func (s *Store) begin(t *tx, write bool) (lost bool, err error) {
 	if !write {
 		return false, errWriteFirst
 	}
-	s.nextEpoch = epoch
+	s.nextEpoch, s.nextName = epoch, name
 	return true, s.again(t)
 }
 

@@ -58,6 +58,12 @@ var ErrEnded = errors.New("the session has ended")
 // enter writes the rows of the process and the session where they are not
 // there: at the first wish, and again after a loss of the file.
 func (s *Session) enter(t *tx) error {
+	s.mu.Lock()
+	done := s.done
+	s.mu.Unlock()
+	if done { // since begin looked: End may have dropped the row already
+		return ErrEnded
+	}
 	if err := s.st.register(t); err != nil {
 		return err
 	}

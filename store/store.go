@@ -136,6 +136,7 @@ type Store struct {
 	livedIn    *os.Root
 	epoch      string // of the state.db that holds what is ours
 	nextEpoch  string
+	nextName   string
 	registered string // lifeName that our row names
 	checked    checked
 

@@ -25,7 +25,9 @@ func (s *Store) Tend(ctx context.Context) error {
 		return err
 	}
 	s.placeMu.Lock()
-	tidyTemps(s.root)
+	if s.root != nil {
+		tidyTemps(s.root)
+	}
 	s.placeMu.Unlock()
 	if !known {
 		return nil
@@ -50,8 +52,15 @@ func (s *Store) reconcile(ctx context.Context) error {
 			return ctx.Err()
 		case <-time.After(secondLook):
 		}
-		if imports, err = s.unrecorded(ctx); err != nil || len(imports) == 0 {
+		first := imports
+		if imports, err = s.unrecorded(ctx); err != nil {
 			return err
+		}
+		imports = slices.DeleteFunc(imports, func(im imported) bool {
+			return !slices.ContainsFunc(first, func(was imported) bool { return was.rec.UID == im.rec.UID })
+		})
+		if len(imports) == 0 {
+			return nil
 		}
 	}
 	own := s.owned()
@@ -126,6 +135,9 @@ func (s *Store) tidyFiles(ctx context.Context) error {
 	s.placeMu.Lock()
 	root := s.root
 	s.placeMu.Unlock()
+	if root == nil {
+		return errAbsent
+	}
 	files, err := fs.ReadDir(root.FS(), instDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -182,6 +194,10 @@ const compactAbove = 1 << 20
 // for its lock meanwhile find that it has been replaced.
 func (s *Store) compact(ctx context.Context) error {
 	s.placeMu.Lock()
+	if s.root == nil {
+		s.placeMu.Unlock()
+		return errAbsent
+	}
 	fi, err := s.root.Stat(dbName)
 	s.placeMu.Unlock()
 	if err != nil || fi.Size() <= compactAbove {
