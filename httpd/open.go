@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -19,7 +18,10 @@ type opening struct {
 	once    sync.Once
 	session Session
 	err     error
-	entered atomic.Bool // in the table of sessions
+
+	mu      sync.Mutex
+	entered bool // in the table of sessions
+	settled bool // its request is over: it can be entered no more
 }
 
 // get makes the session at the first call.
@@ -38,14 +40,19 @@ func (o *opening) get() (Session, error) {
 func (o *opening) enter(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		res, err := next(ctx, method, req)
-		if method != "initialize" || err != nil || o.entered.Load() {
+		if method != "initialize" || err != nil {
 			return res, err
 		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.entered {
+			return res, nil
+		}
 		client, ok := req.GetSession().(*mcp.ServerSession)
-		if !ok || !o.server.sessions.add(&entry{token: o.token, session: o.session, id: client.ID(), client: client}) {
+		if !ok || o.settled || !o.server.sessions.add(&entry{token: o.token, session: o.session, id: client.ID(), client: client}) {
 			return nil, errClosing
 		}
-		o.entered.Store(true)
+		o.entered = true
 		o.server.opts.Log.Info("session opened", "principal", o.token.Name, "session", short(client.ID()), "client", clientName(client))
 		return res, nil
 	}
@@ -54,9 +61,13 @@ func (o *opening) enter(next mcp.MethodHandler) mcp.MethodHandler {
 var errClosing = errors.New("the server is shutting down")
 
 // settle gives back the room for a session, and drops what was made of it, unless there
-// is one now.
+// is one now. A client that left may have left its handshake behind, still at work.
 func (o *opening) settle() {
-	if o.entered.Load() {
+	o.mu.Lock()
+	o.settled = true
+	entered := o.entered
+	o.mu.Unlock()
+	if entered {
 		return
 	}
 	o.server.sessions.free(o.token.Name)

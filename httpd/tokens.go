@@ -123,10 +123,12 @@ func (t *Tokens) renew(log *slog.Logger) {
 	old := t.stamp
 	t.mu.Unlock()
 	if info, err := os.Stat(t.file); t.file != "" && err == nil && stampOf(info, nil) != old {
+		t.reread.Lock()
+		defer t.reread.Unlock()
 		t.mu.Lock()
 		t.looked = time.Time{}
 		t.mu.Unlock()
-		t.refresh(log)
+		t.reload(log)
 	}
 }
 
@@ -136,6 +138,11 @@ func (t *Tokens) refresh(log *slog.Logger) {
 		return
 	}
 	defer t.reread.Unlock()
+	t.reload(log)
+}
+
+// reload is refresh for whoever holds reread.
+func (t *Tokens) reload(log *slog.Logger) {
 	t.mu.Lock()
 	old, recent := t.stamp, time.Since(t.looked) < lookEvery
 	t.mu.Unlock()
