@@ -45,7 +45,7 @@ func (c *call) begin(ctx context.Context, name, file, id string, j job) (reply, 
 
 // launching is the way to begin j: by the guest itself where it can, else with run.sh.
 func (c *call) launching(name, file, id, done string, j job) launch {
-	attached := j.wait >= attachedFor && c.attached.of(name) < mostAttached
+	attached := j.wait >= attachedFor && c.attach(name)
 	if file == "" && j.stdin != "" {
 		file = "-"
 	}
@@ -57,6 +57,17 @@ func (c *call) launching(name, file, id, done string, j job) launch {
 		cmd.Sent = sent
 		return c.inGuest(ctx, name, scripts.run(), cmd, args...)
 	}}
+}
+
+// attach takes one of the places of jobs that keep their requests open, which dispatch gives back.
+func (c *call) attach(name string) (ok bool) {
+	c.attached.change(name, func(n int) int {
+		if ok = n < mostAttached; ok {
+			n++
+		}
+		return n
+	})
+	return ok
 }
 
 // native begins j without a script. Its request ends by itself.

@@ -36,11 +36,14 @@ type launch struct {
 // dispatch sends the job and waits for the answer: to its end, or until it has
 // kept its request open long enough and is released from it.
 func (c *call) dispatch(ctx context.Context, name, id string, j job, l launch) (reply, error) {
-	if !c.waits.begin() {
-		return reply{}, errSessionOver
+	detach := func() {
+		if l.attached {
+			c.attached.change(name, func(n int) int { return n - 1 })
+		}
 	}
-	if l.attached {
-		c.attached.change(name, func(n int) int { return n + 1 })
+	if !c.waits.begin() {
+		detach()
+		return reply{}, errSessionOver
 	}
 	open, cancel := context.WithTimeout(context.WithoutCancel(ctx), j.timeout+2*execMargin)
 	stop := context.AfterFunc(c.over, cancel)
@@ -52,9 +55,7 @@ func (c *call) dispatch(ctx context.Context, name, id string, j job, l launch) (
 		defer c.waits.done()
 		defer cancel()
 		defer stop()
-		if l.attached {
-			defer c.attached.change(name, func(n int) int { return n - 1 })
-		}
+		defer detach()
 		var a answer
 		a.err = c.guard(func() (err error) { a.reply, err = l.send(open, onWay); return err })
 		a.reply = a.reply.unframed(a.word(6) == "err")
@@ -73,6 +74,9 @@ func (c *call) dispatch(ctx context.Context, name, id string, j job, l launch) (
 	if !wasSent.Load() {
 		cancel()
 		a := <-answered
+		if a.err == nil { // it was sent in the same moment, and has begun
+			return a.reply, nil
+		}
 		return a.reply, notBegun(ctx, name, a.err)
 	}
 	return c.attend(ctx, name, id, j, l, answered)
