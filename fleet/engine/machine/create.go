@@ -67,10 +67,12 @@ func (m *Manager) Delete(name string) error {
 		return err
 	}
 	vm.mu.Lock()
+	vm.going++
 	if vm.abort != nil {
-		vm.abort(errors.New("the machine is being deleted"))
+		vm.abort(errDeleting)
 	}
 	vm.mu.Unlock()
+	defer vm.deleted()
 	vm, release, err := m.claim(name)
 	if err != nil {
 		return err
@@ -97,6 +99,15 @@ func (m *Manager) Delete(name string) error {
 	delete(m.machines, name)
 	return err
 }
+
+// deleted lets starts go on that come after a delete, which may have failed.
+func (vm *machine) deleted() {
+	vm.mu.Lock()
+	vm.going--
+	vm.mu.Unlock()
+}
+
+var errDeleting = errors.New("the machine is being deleted")
 
 // Stop asks the guest to end, and ends QEMU when it does not.
 func (m *Manager) Stop(ctx context.Context, name string) (Record, error) {

@@ -126,9 +126,10 @@ func (m *Manager) ping(ctx context.Context, vm *machine) error {
 	return err
 }
 
-// powerOff asks a guest to end, and waits for it, ten seconds at most.
+// powerOff asks a guest to end, and waits for it, ten seconds at most, also when ctx ends: what
+// the guest is writing would be lost.
 func (m *Manager) powerOff(ctx context.Context, vm *machine, p *process) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	c, err := vm.theLink().get(ctx)
 	if err == nil {

@@ -84,6 +84,7 @@ type machine struct {
 	mu     sync.Mutex
 	record Record
 	gone   bool                    // deleted
+	going  int                     // deletes that go on
 	abort  context.CancelCauseFunc // of a start that goes on
 	link   *link
 	ports  *forwards

@@ -36,6 +36,9 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 		if m.answers(ctx, vm) {
 			return r, nil
 		}
+		if ctx.Err() != nil { // which says nothing of the guest
+			return r, context.Cause(ctx)
+		}
 		m.opts.Log.Warn("machine runs, and its guest is silent; it is started anew", "machine", name)
 		if err := m.undo(vm, Stopped); err != nil {
 			return r, err
@@ -59,7 +62,11 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 		return r, errors.Join(fmt.Errorf("boot: %w", err), m.undo(vm, r.State))
 	}
 	vm.mu.Lock()
-	vm.ports = ports
+	if vm.record.State == Running {
+		vm.ports = ports
+	} else { // it has ended since, and was seen to
+		ports.close()
+	}
 	vm.mu.Unlock()
 	m.opts.Log.Info("machine started", "machine", name, "took", time.Since(begun).Round(time.Millisecond))
 	return m.seen(vm), nil
@@ -70,6 +77,9 @@ func (vm *machine) abortable(ctx context.Context) (context.Context, context.Canc
 	ctx, cancel := context.WithCancelCause(ctx)
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
+	if vm.going > 0 {
+		cancel(errDeleting)
+	}
 	vm.abort = cancel // of an earlier start it is spent
 	return ctx, cancel
 }
