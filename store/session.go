@@ -187,7 +187,8 @@ func (s *Session) Confirm(ctx context.Context, rec Record, fleetID string, creat
 }
 
 // Abandon forgets a wish that the fleet has definitely refused, or that was
-// never sent. After an answer that leaves doubt use [Session.Tombstone].
+// never sent. After an answer that leaves doubt use [Session.Withdraw]. [ErrStale]: it is
+// to be deleted by now.
 func (s *Session) Abandon(ctx context.Context, rec Record) error {
 	if err := s.drop(context.WithoutCancel(ctx), rec); err != nil || rec.Kind != Persistent {
 		return err
@@ -246,24 +247,38 @@ func (s *Session) change(ctx context.Context, rec Record, fn func(*Record) error
 // When it fails, delete the machine all the same if it is this session's: a
 // later sweep finds it gone.
 func (s *Session) Tombstone(ctx context.Context, key Key) (Record, bool, error) {
+	return s.mark(ctx, key, func(Record) bool { return true }, false)
+}
+
+// Withdraw is Tombstone for a wish of this session, and leaves a later one of the same name
+// alone, unless rec has no UID. answered tells that its create call is over: when the machine is not there it will not
+// appear either, and its name is free.
+func (s *Session) Withdraw(ctx context.Context, rec Record, answered bool) (Record, bool, error) {
+	return s.mark(ctx, rec.Key(), func(now Record) bool { return rec.UID == "" || now.UID == rec.UID }, answered)
+}
+
+func (s *Session) mark(ctx context.Context, key Key, meant func(Record) bool, answered bool) (Record, bool, error) {
 	if err := s.begin(); err != nil && !errors.Is(err, ErrEnded) {
 		return Record{}, false, err
 	}
 	var rec Record
 	var found bool
 	err := s.st.update(ctx, func(t *tx) (err error) {
-		rec, found, err = t.record(key)
-		if err != nil || !found {
+		now, ok, err := t.record(key)
+		if rec, found = (Record{}), ok && meant(now); err != nil || !found {
 			return err
 		}
+		rec = now
 		if err := s.st.register(t); err != nil {
 			return err
 		}
-		rec = s.st.tombstone(t, rec)
+		if rec = s.st.tombstone(t, rec); answered && rec.Phase == Deleting {
+			rec.Deadline, rec.Due = 0, t.host.now()
+		}
 		return t.putRecord(rec)
 	})
 	if errors.Is(err, errOtherSchema) {
-		if own := s.remembered(key); own != nil {
+		if own := s.remembered(key); own != nil && meant(own.Record) {
 			s.forget(own.Record)
 			own.Record.Phase = Deleting
 			own.Record.unsent(s.st.host.now())

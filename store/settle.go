@@ -118,8 +118,8 @@ func (t *tx) settle(r *Record, o Outcome) (bool, error) {
 	case Absent:
 		if r.Deadline > now { // its create call may still be under way
 			r.Error = "not there, but its creation may still be under way"
-			r.Due = min(r.Deadline, now+int64(backoff(r.Attempts)))
-			r.Attempts++
+			age := max(0, now-(r.Deadline-r.CreateFor)) // attempts are counted that sent something
+			r.Due = min(r.Deadline, now+max(int64(firstRetry), age/2))
 			return false, t.putRecord(*r)
 		}
 	case Failed, Blocked:

@@ -100,7 +100,7 @@ func (c *call) dropBranches(ctx context.Context, names []string, failed []error)
 			continue
 		}
 		c.background(ctx, rollbackTimeout, func(ctx context.Context) {
-			if err := c.remove(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: name}); err != nil {
+			if err := c.remove(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: name}, true); err != nil {
 				c.opts.Log.Warn("a branch of a cancelled call stays", "machine", name, "err", err)
 			}
 			if c.lifeOf(name) == store.Persistent { // it has no record any more

@@ -8,7 +8,9 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"smol-mcp/fleet"
 	"smol-mcp/fleet/fleettest"
+	"smol-mcp/tools"
 )
 
 // answers are the results of tools that the rig's session gives, also those whose client has gone.
@@ -59,5 +61,34 @@ func TestCancelledIsNoFault(t *testing.T) {
 		}
 		r.memory.ClearFaults()
 		eventually(t, "nothing is left", func() bool { return len(r.names()) == 0 })
+	}
+}
+
+// A machine that is deleted while it is being created: its creation says so, and its name is free
+// at once, however far the creation had got.
+func TestDeletedWhileCreated(t *testing.T) {
+	refusal := &fleet.Error{Code: fleet.CodeInvalid, Op: "create machine", Why: "no such image"}
+	for what, c := range map[string]struct {
+		fault fleettest.Fault
+		want  string
+	}{
+		"before it is there": {fleettest.Fault{Method: "Create"}, "CONFLICT: create machine early. it was deleted while it was being created"},
+		"while it starts":    {fleettest.Fault{Method: "Start"}, "CONFLICT: create machine early. it was deleted while it was being created"},
+		"before a refusal":   {fleettest.Fault{Method: "Create", Err: refusal}, "INVALID: create machine. no such image"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t, rigOptions{})
+			other := r.as(func(*tools.Options) {})
+			arguments := map[string]any{"image": "alpine:3.20", "name": "early"}
+			c.fault.Times, c.fault.Hook = 1, func(context.Context) { other.call("delete-machine", map[string]any{"name": "early"}) }
+			r.memory.Fault(c.fault)
+			if text := r.refused("create-machine", arguments); !strings.HasPrefix(text, c.want) || strings.Contains(text, "mend") {
+				t.Error(text)
+			}
+			if names := r.names(); len(names) > 0 {
+				t.Errorf("left: %v", names)
+			}
+			r.machine(arguments)
+		})
 	}
 }

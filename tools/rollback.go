@@ -33,19 +33,25 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 	if !made && !failure.MaybeDone {
 		mark, cancel := context.WithTimeout(context.WithoutCancel(ctx), markTimeout)
 		defer cancel()
-		if err := c.records.Abandon(mark, rec); err != nil {
+		switch err := c.records.Abandon(mark, rec); {
+		case errors.Is(err, store.ErrStale): // somebody deleted it meanwhile, and may wait for it to be over
+			_ = c.undo(ctx, rec, true)
+		case err != nil:
 			c.opts.Log.Warn("a record of a machine that was never made stays for the reaper", "machine", rec.Name, "err", err)
 		}
 		return &failure
 	}
 	failure.MaybeDone = false // it is taken back, or recorded as to be deleted
 	switch {
+	case !cancelled && c.deletedMeanwhile(ctx, rec):
+		failure = fleet.Error{Code: fleet.CodeConflict, Op: "create machine " + rec.Name, Err: cause,
+			Why: "it was deleted while it was being created", Next: "create it again if it is still wanted"}
 	case cancelled:
 		failure.Why = calledOffWhy
 	case failure.Next == "" || failure.Code == fleet.CodeNotReady:
 		failure.Next = "mend the cause and call again; nothing of this call is left to use"
 	}
-	err := c.undo(ctx, rec)
+	err := c.undo(ctx, rec, made)
 	switch {
 	case errors.Is(err, errUndoneLater):
 		failure.Why = sentence(failure.Why) + " What had been created of " + rec.Name + " is being deleted"
@@ -58,6 +64,13 @@ func (c *call) takeBack(ctx context.Context, rec store.Record, cause error) erro
 		failure.Why = sentence(failure.Why) + " What had been created of " + rec.Name + " was deleted again"
 	}
 	return &failure
+}
+
+// deletedMeanwhile reports whether somebody has deleted the machine of a call that goes on, or
+// ended its session.
+func (c *call) deletedMeanwhile(ctx context.Context, rec store.Record) bool {
+	now, recorded, err := c.opts.Store.Find(context.WithoutCancel(ctx), rec.Key())
+	return err == nil && (!recorded || now.UID != rec.UID || now.Phase == store.Deleting || now.Phase == store.Gone)
 }
 
 // calledOffWhy is why a call ended that its client cancelled.
@@ -80,11 +93,13 @@ func unmade(name string, err error) error {
 // errUndoneLater means that the caller is gone and clean-up goes on without it.
 var errUndoneLater = errors.New("the call was cancelled; clean-up goes on")
 
-// undo deletes a machine that a failed or finished call leaves. It goes on in the
-// background when the caller is cancelled.
-func (c *call) undo(ctx context.Context, rec store.Record) error {
+// undo deletes a machine that a failed or finished call leaves; answered tells that the call which
+// creates it is over. It goes on in the background when the caller is cancelled.
+func (c *call) undo(ctx context.Context, rec store.Record, answered bool) error {
 	done := make(chan error, 1)
-	c.background(ctx, rollbackTimeout, func(ctx context.Context) { done <- c.remove(ctx, rec) })
+	c.background(ctx, rollbackTimeout, func(ctx context.Context) {
+		done <- c.guard(func() error { return c.remove(ctx, rec, answered) })
+	})
 	select {
 	case err := <-done:
 		return err
@@ -95,9 +110,9 @@ func (c *call) undo(ctx context.Context, rec store.Record) error {
 
 // remove marks a recorded machine as to be deleted and deletes it. What is
 // left by the end of ctx stays marked for a later sweep.
-func (c *call) remove(ctx context.Context, rec store.Record) error {
+func (c *call) remove(ctx context.Context, rec store.Record, answered bool) error {
 	c.forget(rec.Name)
-	marked, found, err := c.records.Tombstone(ctx, rec.Key())
+	marked, found, err := c.records.Withdraw(ctx, rec, answered)
 	if err != nil || !found {
 		return err
 	}

@@ -63,7 +63,7 @@ func (c *call) once(ctx context.Context, in onceIn) (out onceOut, err error) {
 	}
 	out.runOut, err = c.run(ctx, spec.Name, job{command: in.Command, env: in.Env, workdir: in.Workdir, stdin: in.Stdin, timeout: timeout, wait: timeout, once: true})
 	c.stage("deleting %s", spec.Name)
-	left := c.undo(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: spec.Name})
+	left := c.undo(ctx, store.Record{Target: c.fleet.Target(), Account: c.key("").Account, Name: spec.Name}, true)
 	if fleet.CodeOf(err) == fleet.CodeCancelled {
 		what := "it was deleted with all that ran in it"
 		if left != nil {
