@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -102,7 +103,7 @@ func examine(ctx context.Context, configFile string) []finding {
 	if r.Engine == "smolvm" || r.Engine == "auto" && usable {
 		return all
 	}
-	return append(all, examineEngine(ctx)...)
+	return slices.Concat(all, examineEngine(ctx), examineLock(ctx, &r.Config, st))
 }
 
 func examineSettings(r *resolved) []finding {
@@ -119,7 +120,7 @@ func examineSettings(r *resolved) []finding {
 
 // examineRecords looks at the runtime directory and at the whole state file.
 func examineRecords(ctx context.Context, st *store.Store) []finding {
-	sv, err := st.Survey(ctx)
+	sv, err := survey(ctx, st)
 	if err != nil {
 		return []finding{{"records_unreadable", "error", "the records cannot be read", err.Error(), "see to the directory that it names, or choose another with SMOL_MCP_RUNTIME_DIR"}}
 	}

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
 // engineProgram finds the built-in engine as the local fleet does: beside this
@@ -45,7 +47,19 @@ func runSetup(c *call) error {
 			args = append(args, "--"+name)
 		}
 	}
-	return runEngine(c, args...)
+	if !c.has("json") {
+		return runEngine(c, args...)
+	}
+	var said bytes.Buffer
+	engine := *c
+	engine.stdout = &said
+	err := runEngine(&engine, args...)
+	text := said.Bytes()
+	if strings.TrimSpace(said.String()) == "null" { // so it renders no steps; a list is a list
+		text = []byte("[]\n")
+	}
+	_, writeErr := c.stdout.Write(text)
+	return errors.Join(err, writeErr)
 }
 
 // runEngine runs a command of the built-in engine in our place.

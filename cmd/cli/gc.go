@@ -142,6 +142,9 @@ func gcUsage(c *call) (age time.Duration, err error) {
 	if c.has("older-than") != c.has("strays") {
 		return 0, &usageError{"gc: --strays and --older-than go together", "as smol-mcp gc --strays --older-than 24h"}
 	}
+	if c.has("yes") && !c.has("strays") {
+		return 0, &usageError{"gc: --yes answers the question of --strays, and nothing else is asked", "leave it out, or as smol-mcp gc --strays --older-than 24h --yes"}
+	}
 	if c.has("strays") {
 		if age, err = time.ParseDuration(c.flags["older-than"]); err != nil || age <= 0 {
 			return 0, &usageError{fmt.Sprintf("gc: --older-than %q is not a duration", c.flags["older-than"]), "as 24h or 90m"}
@@ -164,7 +167,7 @@ func (g *collector) run(ctx context.Context, age time.Duration) error {
 			return err
 		}
 	}
-	sv, err := g.st.Survey(ctx)
+	sv, err := survey(ctx, g.st)
 	if err != nil {
 		return err
 	}
@@ -186,13 +189,30 @@ func (g *collector) run(ctx context.Context, age time.Duration) error {
 			return err
 		}
 	}
-	if g.has("compact") && !g.report.DryRun {
-		before, after, err := g.st.Compact(ctx)
-		if err != nil {
-			return err
-		}
-		g.tell("state file: %d bytes, was %d", after, before)
+	return g.tend(ctx, sv)
+}
+
+// tend says what was checked of the state file, and compacts it.
+func (g *collector) tend(ctx context.Context, sv store.Survey) error {
+	if (g.has("verify") || g.has("compact")) && sv.Size == 0 {
+		g.tell("state file: there is none yet")
+		return nil
 	}
+	if g.has("verify") && len(g.report.Faults) == 0 { // else they are told at the end
+		g.tell("state file: no fault in its %d bytes, every page and every row was read", sv.Size)
+	}
+	switch {
+	case !g.has("compact"):
+		return nil
+	case g.report.DryRun:
+		g.tell("state file: would be compacted; it has %d bytes", sv.Size)
+		return nil
+	}
+	before, after, err := g.st.Compact(ctx)
+	if err != nil {
+		return err
+	}
+	g.tell("state file: compacted to %d bytes from %d", after, before)
 	return nil
 }
 

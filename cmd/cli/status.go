@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -19,7 +20,10 @@ const statusHelp = `Shows the processes of this user's smol-mcp, their sessions 
 who owns each and what will become of it, and which machines tokens have kept, be
 they there or not. It changes nothing and asks no engine.
 The runtime directory is the first that is fit; a process that shows another one
-than you expect has another environment, and other records.
+than you expect has another environment, and other records. One that could not be
+made is an error.
+PROCESS and "claimed" name a process by the end of its id. A process counts as dead
+with proof alone, which stands beside it and is explained below the tables.
 `
 
 // watchEvery is the pause of status --watch.
@@ -51,7 +55,7 @@ func runStatus(c *call) error {
 }
 
 func showStatus(ctx context.Context, c *call, st *store.Store) error {
-	sv, err := st.Survey(ctx)
+	sv, err := survey(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -69,7 +73,11 @@ func showStatus(ctx context.Context, c *call, st *store.Store) error {
 func printStatus(out io.Writer, sv store.Survey) error {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "runtime directory\t%s\n", sv.Dir)
+	absent := ""
+	if !there(sv) {
+		absent = " (not there yet)"
+	}
+	fmt.Fprintf(w, "runtime directory\t%s%s\n", sv.Dir, absent)
 	fmt.Fprintf(w, "chosen by\t%s\n", sv.Why)
 	fmt.Fprintf(w, "state directory\t%s\n", sv.StateDir)
 	fmt.Fprintf(w, "state file\t%d bytes, %d machines in it or in the ledger, which has %d\n", sv.Size, len(sv.Machines), sv.Ledger)
@@ -110,8 +118,29 @@ func printStatus(out io.Writer, sv store.Survey) error {
 			fmt.Fprintf(&b, "%s  %s\n", n.At.Format(time.DateTime), n.Text)
 		}
 	}
+	legend(&b, sv)
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// proofs say what each mark beside a dead process stands for.
+func proofs() [][2]string {
+	return [][2]string{
+		{"P1", "the lock file that it held is free"},
+		{"P1'", "its lock file is missing, and its process was gone for ten minutes"},
+		{"P2", "the computer was booted since"},
+	}
+}
+
+// legend explains the marks that were shown.
+func legend(b *strings.Builder, sv store.Survey) {
+	head := "\nPROOFS that a process has ended\n"
+	for _, proof := range proofs() {
+		if slices.ContainsFunc(sv.Processes, func(p store.Process) bool { return p.Proof == proof[0] }) {
+			fmt.Fprintf(b, "%s%-3s  %s\n", head, proof[0], proof[1])
+			head = ""
+		}
+	}
 }
 
 // targetOf is a machine's target with the account there, where it has one.
