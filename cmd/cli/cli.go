@@ -190,7 +190,7 @@ func (c *call) argument(arg string) error {
 	if c.name == "" {
 		i := slices.IndexFunc(commands(), func(k command) bool { return k.name == arg && arg != "" })
 		if i < 0 {
-			return &usageError{fmt.Sprintf("unknown command %q", arg), hint(arg, commandNames(), "smol-mcp help lists the commands")}
+			return &usageError{fmt.Sprintf("unknown command %q", arg), commandHint(arg)}
 		}
 		c.command = commands()[i]
 		return nil
@@ -214,7 +214,11 @@ func (c *call) flag(arg string, rest []string) (used int, err error) {
 			names[k] = "--" + o.name
 		}
 		shown, _, _ := strings.Cut(arg, "=")
-		return 0, &usageError{strings.TrimPrefix(fmt.Sprintf("%s: unknown flag %s", c.name, shown), ": "), hint(shown, names, usageHint(c.command))}
+		likely := hint(shown, names, usageHint(c.command))
+		if shown == "-v" || shown == "-V" {
+			likely = versionHint
+		}
+		return 0, &usageError{strings.TrimPrefix(fmt.Sprintf("%s: unknown flag %s", c.name, shown), ": "), likely}
 	}
 	switch o := known[i]; {
 	case o.value == "" && joined:
@@ -227,6 +231,9 @@ func (c *call) flag(arg string, rest []string) (used int, err error) {
 	}
 	if known[i].value != "" && value == "" {
 		return 0, &usageError{fmt.Sprintf("--%s needs a value, %s", name, known[i].value), usageHint(c.command)}
+	}
+	if known[i].value != "" && c.has(name) {
+		return 0, &usageError{fmt.Sprintf("--%s stands twice", name), "one of the two has to go"}
 	}
 	c.flags[name] = value
 	return used, nil

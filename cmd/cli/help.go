@@ -38,7 +38,7 @@ func runHelp(c *call) error {
 	all := commands()
 	i := slices.IndexFunc(all, func(k command) bool { return k.name == c.args[0] })
 	if i <= 0 {
-		return &usageError{fmt.Sprintf("unknown command %q", c.args[0]), hint(c.args[0], commandNames(), "smol-mcp help lists the commands")}
+		return &usageError{fmt.Sprintf("unknown command %q", c.args[0]), commandHint(c.args[0])}
 	}
 	return printHelp(c.stdout, all[i])
 }

@@ -2,12 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"smol-mcp/fleet"
@@ -59,10 +61,9 @@ func runHTTP(c *call) error {
 	if err := checkTLS(&r.Config); err != nil {
 		return err
 	}
-	address := net.JoinHostPort(r.HTTPHost, strconv.Itoa(r.HTTPPort))
-	listener, err := net.Listen("tcp", address)
+	listener, err := listen(c, &r.Config)
 	if err != nil {
-		return fmt.Errorf("cannot listen on %s: %w; --host and --port choose another place", address, err)
+		return err
 	}
 	p := wire(&r.Config, "http", log)
 	server := httpd.New(httpd.Options{
@@ -88,6 +89,25 @@ func runHTTP(c *call) error {
 		log.Error("clean-up", "error", err)
 	}
 	return exitCode(code)
+}
+
+// listen opens the address of the settings. A host that is none of this computer is a
+// setting that cannot be used; a port that somebody has is a failure.
+func listen(c *call, to *Config) (net.Listener, error) {
+	address := net.JoinHostPort(to.HTTPHost, strconv.Itoa(to.HTTPPort))
+	listener, err := net.Listen("tcp", address)
+	var unknown *net.DNSError
+	switch {
+	case err == nil:
+		return listener, nil
+	case errors.As(err, &unknown), errors.Is(err, syscall.EADDRNOTAVAIL):
+		where := "SMOL_MCP_HTTP_HOST (httpHost)"
+		if c.has("host") {
+			where = "--host"
+		}
+		return nil, &settingError{where: where, why: fmt.Sprintf("cannot listen on %s: %v", address, err), hint: "it has to be an address of this computer, or a name of one"}
+	}
+	return nil, fmt.Errorf("cannot listen on %s: %w; --host and --port choose another place", address, err)
 }
 
 // open makes the session of a client, with what its token permits.

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,5 +42,20 @@ func TestOpenTargets(t *testing.T) {
 	}
 	if _, err := open("local", httpd.Token{Name: "x", Targets: []string{"cloud"}}); err == nil || !strings.Contains(err.Error(), "does not serve") {
 		t.Errorf("cloud of local: %v", err)
+	}
+}
+
+// A port that somebody has is a failure, and no wrong setting.
+func TestListenTaken(t *testing.T) {
+	c := &call{}
+	first, err := listen(c, &Config{HTTPHost: "127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	second, err := listen(c, &Config{HTTPHost: "127.0.0.1", HTTPPort: first.Addr().(*net.TCPAddr).Port})
+	var wrong *settingError
+	if err == nil || errors.As(err, &wrong) || !strings.Contains(err.Error(), "--port choose") {
+		t.Errorf("a second server at one port: %v %v", second, err)
 	}
 }

@@ -44,6 +44,11 @@ func runToken(c *call) error {
 	if len(c.args) == 0 {
 		return wrong("one of new, list and remove is missing")
 	}
+	for _, o := range c.command.flags {
+		if c.args[0] != "new" && c.has(o.name) {
+			return wrong("--" + o.name + " is for new alone")
+		}
+	}
 	r, err := resolve(os.LookupEnv, c.flags["config"])
 	if err != nil {
 		return err
@@ -112,7 +117,48 @@ func tokenLine(c *call, t httpd.Token) (string, error) {
 	if err != nil {
 		return "", errors.New(strings.TrimPrefix(err.Error(), "line 1: "))
 	}
-	return parsed[0].Line(), nil
+	made := parsed[0]
+	made.Targets, made.Tools = distinct(made.Targets), distinct(made.Tools)
+	if made.ReadOnly && made.Tools != nil {
+		if err := checkReaders(made.Tools); err != nil {
+			return "", err
+		}
+	}
+	return made.Line(), nil
+}
+
+// distinct are the words without repetitions, in their order; nil stays nil.
+func distinct(words []string) []string {
+	var all []string
+	for _, w := range words {
+		if !slices.Contains(all, w) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// checkReaders refuses tools that a token which only reads could never call.
+func checkReaders(names []string) error {
+	list, err := served()
+	if err != nil {
+		return err
+	}
+	var readers, others []string
+	for _, t := range list {
+		if t.Annotations != nil && t.Annotations.ReadOnlyHint {
+			readers = append(readers, t.Name)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(readers, name) {
+			others = append(others, name)
+		}
+	}
+	if len(others) > 0 {
+		return fmt.Errorf("--read-only and --tools do not go together here: %s may change something; what only reads is %s", strings.Join(others, ", "), strings.Join(readers, ", "))
+	}
+	return nil
 }
 
 func removeToken(file, name string) error {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +38,9 @@ func tryFlags() []option {
 const tryBudget = 5 * time.Minute
 
 func runTry(c *call) error {
+	if err := tryUsage(c); err != nil {
+		return err
+	}
 	if c.has("setup") {
 		if err := trySetup(c); err != nil {
 			return err
@@ -55,9 +59,27 @@ func runTry(c *call) error {
 	return err
 }
 
+// tryUsage refuses what would end the server before it could say so in an answer.
+func tryUsage(c *call) error {
+	known := vocabulary().Targets
+	if target, given := c.flags["target"]; given && !slices.Contains(known, target) {
+		return &usageError{fmt.Sprintf("try: --target: %q is none of %s", target, strings.Join(known, ", ")), hint(target, known, usageHint(c.command))}
+	}
+	_, err := resolve(c.tryEnv, c.flags["config"])
+	return err
+}
+
+// tryEnv is the environment of the server.
+func (c *call) tryEnv(name string) (string, bool) {
+	if target := c.flags["target"]; target != "" && name == "SMOL_MCP_TARGETS" {
+		return target, true
+	}
+	return os.LookupEnv(name)
+}
+
 // trySetup gets what is missing, unless smolvm will serve.
 func trySetup(c *call) error {
-	r, err := resolve(os.LookupEnv, c.flags["config"])
+	r, err := resolve(c.tryEnv, c.flags["config"])
 	if err != nil {
 		return err
 	}
