@@ -92,3 +92,23 @@ func TestDeletedWhileCreated(t *testing.T) {
 		})
 	}
 }
+
+// A name whose machine is on its way out is told as that, and not as a machine to be used.
+func TestNameOnItsWayOut(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	arguments := map[string]any{"image": "alpine:3.20", "name": "mcp-early"}
+	r.machine(arguments)
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	r.memory.Fault(fleettest.Fault{Method: "Delete", Times: 1, Hook: func(context.Context) { close(begun); <-goOn }})
+	deleted := make(chan map[string]any, 1)
+	go func() { deleted <- r.call("delete-machine", map[string]any{"name": "mcp-early"}) }()
+	<-begun
+	if text := r.refused("create-machine", arguments); !strings.Contains(text, "CONFLICT: create machine mcp-early. machine mcp-early is being deleted") {
+		t.Error(text)
+	}
+	close(goOn)
+	if gone := <-deleted; gone["alreadyGone"] != false {
+		t.Errorf("deleted: %v", gone)
+	}
+	r.machine(arguments)
+}

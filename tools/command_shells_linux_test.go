@@ -74,6 +74,11 @@ func TestTenEndings(t *testing.T) {
 			if stderr, _ := got["stderr"].(string); c.what == "not found" && !strings.Contains(stderr, "not found") || c.what == "not executable" && stderr == "" {
 				t.Errorf("%s: stderr %q", c.what, stderr)
 			}
+			for _, listed := range r.call("get-machine", map[string]any{"name": name})["commands"].([]any) {
+				if l := listed.(map[string]any); l["command"] == c.command && l["exitCode"] != got["exitCode"] {
+					t.Errorf("%s: listed with exit code %v, told with %v", c.what, l["exitCode"], got["exitCode"])
+				}
+			}
 			if c.what == "grandchild holds stdout" {
 				if took := got["durationMs"].(float64); took > 1500 {
 					t.Errorf("%s: %v ms", c.what, took)

@@ -248,6 +248,10 @@ func (c *call) checkFree(ctx context.Context, name string) error {
 	}
 	taken := &fleet.Error{Code: fleet.CodeConflict, Op: "create machine " + name, Why: "a machine of that name exists (state " + string(m.State) + ")",
 		Next: "use it, choose another name, or delete it first"}
+	if rec, recorded, err := c.opts.Store.Find(ctx, c.key(name)); err == nil && recorded && rec.Phase != store.Ready { // on its way here or out
+		taken = explain(&store.ExistsError{Record: rec})
+		taken.Op = "create machine " + name
+	}
 	if p, ok := c.fleet.(private); ok && p.may(ctx, taken.Op, name) != nil {
 		taken.Why, taken.Next = "a machine of that name exists", "choose another name"
 	}

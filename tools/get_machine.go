@@ -108,7 +108,8 @@ func listed(answer []byte) (all []listedCommand, ok bool) {
 			l.State = "running"
 		case "exit":
 			l.State = "ended"
-			if code, err := strconv.Atoi(words[2]); err == nil {
+			timedOut := len(words) > 7 && words[7] == "timeout" // then it has none, as its outcome says
+			if code, err := strconv.Atoi(words[2]); err == nil && !timedOut {
 				l.ExitCode = &code
 			}
 		}

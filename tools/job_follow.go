@@ -32,7 +32,7 @@ func (c *call) follow(ctx context.Context, name string, j job, e ending, begin t
 			return e, c.left(ctx, name, j, e.id)
 		case errors.Is(err, errOff):
 			e.kept = true // it was sent, and may be asked for
-			e.say(explain(err).Why)
+			e.say(explain(err).Why + "; what it had printed is not known")
 			return e, nil
 		case err != nil && (isPermanent(err) || time.Now().After(limit)):
 			return e, lookedInVain(e.id, err)

@@ -133,6 +133,8 @@ func released(ctx context.Context, r reply, answered <-chan answer) (reply, erro
 // release ends the request of a job, which goes on until its time is over, also when
 // nobody of ours lives any more.
 func (c *call) release(ctx context.Context, name, id string, left time.Duration) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout) // a guest that hangs must not hold up the answer
+	defer cancel()
 	if c.halting.of(name) > 0 {
 		return reply{}, offError(name, "stopping")
 	}

@@ -116,7 +116,7 @@ func checkCommandID(id string) error {
 // unknownCommand is the error for an id of which a guest shows nothing.
 func unknownCommand(machine, id string) error {
 	return &fleet.Error{Code: fleet.CodeNotFound, Op: "look at command " + id + " in machine " + machine,
-		Why:  "the guest has nothing of it, so how it ended is not known: it is another machine's, or older than a day, or its files were removed, or went with a restart of the machine",
+		Why:  "the guest has nothing of it, so how it ended is not known: it is another machine's, or older than a day, or 200 newer ones have ended, or its files were removed, or went with a restart of the machine",
 		Next: "get-machine lists the commands of a machine"}
 }
 

@@ -46,7 +46,7 @@ func writeFile() tool {
 			optional("mode", mode),
 			optional("append", standard(flag("Add to the end instead; not safe to repeat."), false))),
 		out: object(required("path", text("")), required("size", integer("")),
-			required("sha256", text("")), required("startedMachine", flag(""))),
+			required("sha256", text("Of content.")), required("startedMachine", flag(""))),
 	}, (*call).write)
 }
 
