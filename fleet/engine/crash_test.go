@@ -5,6 +5,7 @@ package engine_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -353,8 +354,13 @@ func TestTwoEngines(t *testing.T) {
 	o.Listen += "2"
 	second := &program{daemon: &daemon{opts: o}}
 	out, err := second.command().CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "in use by another smol-engine") {
-		t.Errorf("%v: %s", err, out)
+	for _, want := range []string{
+		fmt.Sprintf("%s is in use by another smol-engine (pid %d, which listens at %s)", p.opts.Data, p.cmd.Process.Pid, p.opts.Listen),
+		"SMOL_LOCAL_URL=" + p.opts.Listen + " uses that one", "--data", "XDG_DATA_HOME",
+	} {
+		if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "temporarily") {
+			t.Errorf("no %q: %v: %s", want, err, out)
+		}
 	}
 	o = p.opts
 	o.Data += "2"

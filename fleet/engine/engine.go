@@ -119,7 +119,7 @@ func Serve(ctx context.Context, opts Options) error {
 		return err
 	}
 	machines, err := machine.Open(ctx, machine.Options{
-		Data: opts.Data, Cache: opts.Cache, QEMU: opts.QEMU, Kernel: opts.Kernel, Guest: opts.Guest,
+		Data: opts.Data, Listen: opts.Listen, Cache: opts.Cache, QEMU: opts.QEMU, Kernel: opts.Kernel, Guest: opts.Guest,
 		Accel: opts.Accel, Cold: opts.Cold, Images: store, Log: opts.Log,
 	})
 	if err != nil {

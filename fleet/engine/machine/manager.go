@@ -6,7 +6,7 @@
 //
 // On disk:
 //
-//	DATA/lock                       held by the one process that may change the rest
+//	DATA/lock                       held by the one process that may change the rest, and names it
 //	DATA/machines/NAME/
 //	    machine.json                the record; a folder without one is half made and removed
 //	    disk.raw                    what the machine wrote, an ext4 that lies over its image
@@ -39,6 +39,7 @@ import (
 // Options say where things are.
 type Options struct {
 	Data   string // directory of machines
+	Listen string // where the engine answers, for whoever else wants Data
 	Cache  string // directory of what can be made again
 	QEMU   string // program; empty looks on PATH
 	Kernel string // path; empty looks in Cache, then in /boot
@@ -104,7 +105,7 @@ func Open(ctx context.Context, opts Options) (*Manager, error) {
 		return nil, err
 	}
 	var err error
-	if m.lock, err = lockFile(ctx, filepath.Join(opts.Data, "lock")); err != nil {
+	if m.lock, err = lockFile(ctx, filepath.Join(opts.Data, "lock"), holder{PID: os.Getpid(), Listen: opts.Listen}); err != nil {
 		return nil, err
 	}
 	m.life, m.end = context.WithCancel(context.Background())

@@ -5,8 +5,6 @@ package machine
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 )
@@ -63,32 +61,4 @@ func awaitEnd(ctx context.Context, pid int, was string, atMost time.Duration) bo
 		}
 	}
 	return true
-}
-
-// lockWait is how long the lock of an engine that is ending is waited for: it notices
-// within a second that its socket is gone.
-const lockWait = 5 * time.Second
-
-// lockFile takes the lock that a file stands for, for as long as it is open.
-func lockFile(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, lockWait)
-	defer cancel()
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		timer := time.NewTimer(50 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			f.Close()
-			return nil, fmt.Errorf("%s is in use by another smol-engine, which has to be stopped first, or be given other directories: %w", filepath.Dir(path), err)
-		}
-	}
 }
