@@ -58,6 +58,26 @@ func (m *Manager) take(vm *machine, p *process, found bool) {
 	}
 }
 
+// whileRuns returns a context that ends with a machine's QEMU.
+func (m *Manager) whileRuns(ctx context.Context, vm *machine, p *process) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	vm.mu.Lock()
+	h := vm.held
+	vm.mu.Unlock()
+	if h != nil {
+		m.work.Go(func() {
+			select {
+			case <-h.drained:
+				if !p.alive(m.host.bootID) { // else the engine ends
+					cancel(errors.New("QEMU ended"))
+				}
+			case <-ctx.Done():
+			}
+		})
+	}
+	return ctx, func() { cancel(nil) }
+}
+
 // dialSoon connects to a socket of a QEMU as soon as it is there. It fails when ctx or
 // the QEMU has ended.
 func (m *Manager) dialSoon(ctx context.Context, vm *machine, p *process, name string) (net.Conn, error) {

@@ -139,7 +139,22 @@ func (m *Manager) ended(dir string) error {
 	m.settle(dir)
 	said, _ := os.ReadFile(filepath.Join(dir, "qemu.log"))
 	console, _ := os.ReadFile(filepath.Join(dir, "console.log"))
-	return fmt.Errorf("QEMU ended; it printed: %s; the console ends with: %s", tail(said, 400), tail(console, 400))
+	return errors.New(lastSaid(tail(said, 400), tail(console, 400)))
+}
+
+// lastSaid tells of an end what there is to tell.
+func lastSaid(said, console string) string {
+	text := "QEMU ended"
+	if said == "" && console == "" {
+		return text + " without a word"
+	}
+	if said != "" {
+		text += "; it printed: " + said
+	}
+	if console != "" {
+		text += "; the console ends with: " + console
+	}
+	return text
 }
 
 // dialIn connects to a socket in a directory, however long the directory's name is.

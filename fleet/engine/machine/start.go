@@ -159,6 +159,8 @@ func (m *Manager) boot(ctx context.Context, mach *machine, img image.Image) erro
 	if err != nil {
 		return err
 	}
+	ctx, stop := m.whileRuns(ctx, mach, p)
+	defer stop()
 	if err := m.introduce(ctx, mach, img); err != nil {
 		if !p.alive(m.host.bootID) {
 			return m.ended(v.dir)
