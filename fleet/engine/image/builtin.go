@@ -21,7 +21,20 @@ import (
 const Builtin = "builtin:busybox"
 
 // builtinForm changes when what is made of the same busybox does.
-const builtinForm = "1"
+const builtinForm = "2"
+
+// nohup is for a busybox that has none, since servers are started with it. The shell's
+// exec ends with 127 where the program is missing and 126 where it cannot be run, as nohup does.
+const nohup = `#!/bin/sh
+# Runs a program that a hang-up does not end.
+[ "$1" != -- ] || shift
+if [ $# -eq 0 ]; then
+	echo "usage: nohup PROGRAM [ARGUMENT...]" >&2
+	exit 125
+fi
+trap "" HUP
+exec "$@"
+`
 
 // busyboxPath finds a busybox that runs without libraries.
 func busyboxPath() (string, error) {
@@ -91,7 +104,9 @@ func busyboxTree(file string) (*tree, error) {
 	add(tar.TypeDir, "root", 0o700, "", nil)
 	add(tar.TypeDir, "tmp", 0o1777, "", nil)
 	add(tar.TypeReg, "bin/busybox", 0o755, "", io.NewSectionReader(f, 0, fi.Size()))
+	hasNohup := false
 	for _, applet := range strings.Fields(string(applets)) {
+		hasNohup = hasNohup || path.Base(applet) == "nohup"
 		if path.Base(applet) != "busybox" {
 			add(tar.TypeSymlink, applet, 0o777, "/bin/busybox", nil)
 		}
@@ -102,6 +117,9 @@ func busyboxTree(file string) (*tree, error) {
 		"etc/os-release": "ID=busybox\nNAME=\"smol builtin:busybox\"\n",
 	} {
 		add(tar.TypeReg, name, 0o644, "", io.NewSectionReader(strings.NewReader(text), 0, int64(len(text))))
+	}
+	if !hasNohup {
+		add(tar.TypeReg, "usr/bin/nohup", 0o755, "", io.NewSectionReader(strings.NewReader(nohup), 0, int64(len(nohup))))
 	}
 	if err != nil {
 		t.close()

@@ -277,8 +277,10 @@ func (s *Store) prepareBuiltin(ctx context.Context) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	if img, err := s.Get(digest); err == nil {
+	if img, err := s.Get(digest); err == nil && slices.Contains(img.References, Builtin) {
 		return img, s.touch(img)
+	} else if err == nil { // an older version was used meanwhile
+		return s.addReference(img, Builtin)
 	}
 	work, done, err := s.work()
 	if err != nil {
@@ -290,8 +292,11 @@ func (s *Store) prepareBuiltin(ctx context.Context) (Image, error) {
 		return Image{}, err
 	}
 	defer t.close()
-	img := Image{Digest: digest, References: []string{Builtin}, Architecture: platform.Architecture, OS: platform.OS, Layers: 1}
-	return s.finish(ctx, img, t, work)
+	img := Image{Digest: digest, Architecture: platform.Architecture, OS: platform.OS, Layers: 1}
+	if img, err = s.finish(ctx, img, t, work); err != nil {
+		return img, err
+	}
+	return s.addReference(img, Builtin)
 }
 
 // describe reads what an image says about itself.
