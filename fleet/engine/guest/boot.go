@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -208,20 +207,4 @@ func loopbackUp() error {
 	}
 	req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, req)
-}
-
-// shutDown ends everything but us: what asks to stop politely gets two seconds.
-func (g *guest) shutDown() {
-	_ = unix.Kill(-1, unix.SIGTERM)
-	for range 40 {
-		if !g.procs.any() {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	_ = unix.Kill(-1, unix.SIGKILL)
-	unix.Sync()
-	if g.booted.Load() {
-		_ = unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
-	}
 }

@@ -120,7 +120,8 @@ func list(path string) (agent.Result, error) {
 }
 
 // writeFile takes a file and puts it in place with one rename. Mode and owner
-// of a file that was there stay, and a link is written through.
+// of a file that was there stay, and a link is written through. When it returns, the
+// file is on disk: it outlives a machine that is killed.
 func writeFile(st *yamux.Stream, path string) (res agent.Result, err error) {
 	defer func() {
 		if err != nil {
@@ -158,11 +159,28 @@ func writeFile(st *yamux.Stream, path string) (res agent.Result, err error) {
 			}
 		}
 	}
-	if err := errors.Join(f.Chmod(mode), f.Close()); err != nil {
+	if err := errors.Join(f.Chmod(mode), f.Sync(), f.Close()); err != nil {
+		return res, err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
 		return res, err
 	}
 	res.Size = counted.n
-	return res, os.Rename(f.Name(), path)
+	return res, syncDir(dir)
+}
+
+// syncDir brings the names of a directory to disk, and with the journal those above it.
+// A file system that has no disk may know no such thing.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOTSUP) {
+		return err
+	}
+	return nil
 }
 
 type counter struct {

@@ -40,6 +40,7 @@ func Main() {
 	g := &guest{procs: newProcs()}
 	g.jobs = &job.Host{Launch: g.launch, BootID: "/proc/sys/kernel/random/boot_id"}
 	go g.procs.reap()
+	go g.obey()
 	port, err := findPort()
 	if err != nil {
 		say("%v", err)
@@ -57,13 +58,6 @@ type guest struct {
 
 func say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "smol-guest: "+format+"\n", args...)
-}
-
-func powerOff() {
-	unix.Sync()
-	time.Sleep(20 * time.Millisecond) // the console is slow
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
-	select {}
 }
 
 func kernelFlag(name string) bool {
