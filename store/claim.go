@@ -308,8 +308,8 @@ func (s *Store) ClaimAll(ctx context.Context, recs ...Record) (claimed, busy []R
 		}
 		for _, want := range recs {
 			r, ok, err := t.record(want.Key())
-			if err != nil || !ok || r.UID != want.UID || r.Phase == Gone {
-				continue // gone already
+			if err != nil || !ok || r.UID != want.UID || r.Phase == Gone || r.Phase != Deleting && r.Session != want.Session {
+				continue // gone already, or another session's by now
 			}
 			_, working := s.holds(r.UID)
 			if working || r.Claimer != "" && r.Claimer != s.id && !r.claimerDead {
