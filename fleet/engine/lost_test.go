@@ -103,6 +103,32 @@ func TestSocketGone(t *testing.T) {
 	}
 }
 
+// A server with another runtime directory is told whose engine has the machines, and how to
+// use it; that works.
+func TestOtherRuntimeDirectory(t *testing.T) {
+	dir := home(t)
+	f, e := supervised(t, dir+"/run")
+	vm := booted(t, f, fleet.Spec{Name: "vm"})
+	other, _ := supervised(t, dir+"/run2")
+	_, err := other.List(t.Context())
+	status := e.Status()
+	use := "SMOL_LOCAL_URL=" + status.URL
+	for _, want := range []string{dir + "/data/smol-engine is in use", fmt.Sprintf("pid %d,", status.PID), use + " uses that one", "XDG_DATA_HOME"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %q in %v", want, err)
+		}
+	}
+	t.Log(err)
+	third := fleet.NewEngine(fleet.EngineOptions{Kind: "qemu", URL: status.URL, Dir: func() (string, error) { return dir + "/run2", nil }})
+	defer third.Close()
+	if got := sh(t, connect(t, third), vm, "echo works"); got != "works\n" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := f.Delete(t.Context(), vm); err != nil {
+		t.Error(err)
+	}
+}
+
 // The engine is killed at random moments of machines' lives, also while it makes a
 // template. The next one finds nothing that is not whole, and after a delete of what it
 // finds nothing is left.
