@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -153,5 +154,29 @@ func TestCommandFigures(t *testing.T) {
 		slices.Sort(wrapped)
 		t.Logf("%s: exec sh -c true %v, run-command true %v (medians); %v and %v (least)", image,
 			direct[50].Round(100*time.Microsecond), wrapped[50].Round(100*time.Microsecond), direct[0].Round(100*time.Microsecond), wrapped[0].Round(100*time.Microsecond))
+	}
+}
+
+// What write-file has answered for is there after the machine was killed.
+func TestWrittenFileOutlivesKill(t *testing.T) {
+	p := spawn(t, nil)
+	c := p.server(t, filepath.Dir(p.socket()))
+	name := c.call("create-machine", map[string]any{"image": "builtin:busybox"})["machine"].(map[string]any)["name"].(string)
+	killed := func() {
+		must(t, syscall.Kill(p.record(t, name).Process.PID, syscall.SIGKILL))
+		eventually(t, "it is stopped", func() bool { return c.call("get-machine", map[string]any{"name": name})["state"] == "stopped" })
+	}
+	write := func(path, content string, more bool) {
+		c.call("write-file", map[string]any{"name": name, "path": path, "content": content, "append": more})
+	}
+	for path, before := range map[string]string{"/srv/new/file": "", "/etc/motd": "before\n"} {
+		write(path, before, false)
+		write(path, "replaced\n", false)
+		killed()
+		write(path, "added\n", true)
+		killed()
+		if got := c.call("read-file", map[string]any{"name": name, "path": path})["content"]; got != "replaced\nadded\n" {
+			t.Errorf("%s: %q", path, got)
+		}
 	}
 }

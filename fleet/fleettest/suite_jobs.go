@@ -74,7 +74,7 @@ func (s *suite) jobFiles(t *testing.T, machine string, begin beginner) {
 		t.Errorf("one that takes longer: %q, %v", res.Stdout, err)
 	}
 	if got := s.sh(t, machine, "cd /tmp/.smol-mcp; until grep -q 'ok$' job000000002.job || [ $((n=n+1)) = 100 ]; do sleep 0.1; done; cat job000000002.job job000000002.stdout"); !regexp.MustCompile(
-		`^0 [0-9.]+ - ok *\n- [0-9]+ +[-0-9a-f]+ [0-9.]+ 1700000000 60\nshown here\n *late\n$`).MatchString(got) {
+		`^0 [0-9.]+ - ok *\n- [0-9]+ +[-0-9a-f]+ [0-9.]+ 1700000000 60\nshown here\n(smol-job-[0-9]+\.)?\n *late\n$`).MatchString(got) {
 		t.Errorf("its files at its end: %q", got)
 	}
 	if got := s.sh(t, machine, "ls /tmp/.smol-mcp | grep job100000001 || echo gone"); got != "gone\n" {

@@ -1,4 +1,5 @@
-# Puts an uploaded file where it belongs, with one rename.
+# Puts an uploaded file where it belongs, with one rename, and to disk: a machine that is killed
+# after the answer has it.
 # Arguments: UPLOAD PATH MODE APPEND BYTES
 # MODE is octal or empty: an existing file keeps its mode and owner. APPEND is 1
 # to add to the end instead.
@@ -25,6 +26,7 @@ if [ "$smol_append" = 1 ]; then
   cat "$smol_upload" >>"$smol_path" || fail denied
   rm -f "$smol_upload"
   if [ -n "$smol_mode" ]; then chmod "$smol_mode" "$smol_path"; fi
+  sync "$smol_path" 2>/dev/null
 else
   if [ -e "$smol_path" ]; then
     smol_owner=$(stat -c %u:%g "$smol_path" 2>/dev/null) && chown "$smol_owner" "$smol_upload" 2>/dev/null
@@ -32,5 +34,6 @@ else
   fi
   if [ -n "$smol_mode" ]; then chmod "$smol_mode" "$smol_upload"; fi
   mv -f "$smol_upload" "$smol_path" || fail denied
+  sync "${smol_path%/*}/" 2>/dev/null
 fi
 echo "file $(size "$smol_path")"

@@ -86,6 +86,7 @@ type machine struct {
 	record Record
 	gone   bool                    // deleted
 	going  int                     // deletes that go on
+	wanted string                  // digest of the image that a start is about to use
 	abort  context.CancelCauseFunc // of a start that goes on
 	link   *link
 	ports  *forwards
@@ -311,7 +312,7 @@ func (m *Manager) Count() (total, running int) {
 func (m *Manager) ImageInUse(digest string) bool {
 	for _, vm := range m.all() {
 		vm.mu.Lock()
-		used := vm.record.Digest == digest
+		used := vm.record.Digest == digest || vm.wanted == digest
 		vm.mu.Unlock()
 		if used {
 			return true

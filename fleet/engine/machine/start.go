@@ -52,6 +52,8 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 	if err != nil {
 		return r, fmt.Errorf("pull image: failed to pull %s: %w", r.Image, err)
 	}
+	vm.wants(img.Digest)
+	defer vm.wants("")
 	ports, err := m.publish(vm, r.Ports)
 	if err != nil {
 		return r, err
@@ -70,6 +72,13 @@ func (m *Manager) Start(ctx context.Context, name string) (Record, error) {
 	vm.mu.Unlock()
 	m.opts.Log.Info("machine started", "machine", name, "took", time.Since(begun).Round(time.Millisecond))
 	return m.seen(vm), nil
+}
+
+// wants keeps an image from being pruned that no record names yet.
+func (vm *machine) wants(digest string) {
+	vm.mu.Lock()
+	vm.wanted = digest
+	vm.mu.Unlock()
 }
 
 // abortable returns a context that ends when the machine is deleted.
