@@ -356,10 +356,10 @@ func killEnginesCommand(ts *testscript.TestScript, _ bool, _ []string) {
 	killEngines(ts.Getenv("SMOLVM_DATA_DIR"))
 }
 
-// vanishesCommand is "vanishes FILE": the file goes away in time.
+// vanishesCommand is "vanishes PATTERN": the files go away in time.
 func vanishesCommand(ts *testscript.TestScript, _ bool, args []string) {
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		if _, err := os.Lstat(ts.MkAbs(args[0])); errors.Is(err, os.ErrNotExist) {
+		if left, _ := filepath.Glob(ts.MkAbs(args[0])); len(left) == 0 {
 			return
 		}
 		if time.Now().After(end) {

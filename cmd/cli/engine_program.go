@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
 // engineProgram finds the built-in engine as the local fleet does: beside this
@@ -47,19 +45,7 @@ func runSetup(c *call) error {
 			args = append(args, "--"+name)
 		}
 	}
-	if !c.has("json") {
-		return runEngine(c, args...)
-	}
-	var said bytes.Buffer
-	engine := *c
-	engine.stdout = &said
-	err := runEngine(&engine, args...)
-	text := said.Bytes()
-	if strings.TrimSpace(said.String()) == "null" { // so it renders no steps; a list is a list
-		text = []byte("[]\n")
-	}
-	_, writeErr := c.stdout.Write(text)
-	return errors.Join(err, writeErr)
+	return runEngine(c, args...)
 }
 
 // runEngine runs a command of the built-in engine in our place.

@@ -4,7 +4,10 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"smol-mcp/fleet/engine/image"
@@ -22,6 +25,9 @@ func Examine(ctx context.Context, o Options) ([]machine.Finding, error) {
 }
 
 func examineImages(dir string, most int64) machine.Finding {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) { // looking makes nothing
+		return machine.Finding{Code: "images_ok", Level: machine.OK, What: "no prepared images yet"}
+	}
 	store, err := image.Open(dir)
 	if err != nil {
 		return machine.Finding{Code: "images_unreadable", Level: machine.Failure, What: "images cannot be kept in " + dir, Cause: err.Error(), Remedy: "see to its rights"}

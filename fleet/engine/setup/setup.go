@@ -49,10 +49,10 @@ type system struct {
 	busybox string
 }
 
-// Plan returns what is missing. Nothing means that machines can run.
+// Plan returns what is missing, never nil. Nothing means that machines can run.
 func Plan(ctx context.Context, cache, kernelFile string) []Step {
 	sys := whichSystem()
-	var steps []Step
+	steps := []Step{} // a list in JSON, also when it is empty
 	var packages []string
 	if _, _, err := machine.FindQEMU(ctx, ""); err != nil {
 		packages = append(packages, sys.qemu)
