@@ -201,3 +201,9 @@ func (s *Store) SetSchema(ctx context.Context, v, minReader, minWriter int) erro
 
 // BootName is the name of R in S for a boot.
 func BootName(id string) string { return bootName(id) }
+
+// HoldPlace holds up whoever looks for the runtime directory, until the returned function is called.
+func (s *Store) HoldPlace() (letGo func()) {
+	s.placeMu.Lock()
+	return s.placeMu.Unlock
+}
