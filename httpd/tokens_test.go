@@ -1,11 +1,14 @@
 package httpd_test
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -251,6 +254,32 @@ func TestNewTokenAtOnce(t *testing.T) {
 		r.holder("first").open() // looks at the file
 		write(t, file, append(lines([]string{"first", name}), strings.Repeat("#", i))...)
 		r.holder(name).open()
+	}
+}
+
+// A new token is accepted of all who come with it at once: who finds another reading the file waits
+// for what that reads.
+func TestNewTokenOfMany(t *testing.T) {
+	file, tokens := tokensOf(t, "n0")
+	r := newRig(t, func(o *httpd.Options) { o.Tokens = tokens })
+	names := []string{"n0"}
+	var refused atomic.Int32
+	for end := time.Now().Add(time.Second); refused.Load() == 0 && len(names) < 300 && time.Now().Before(end); {
+		name := fmt.Sprint("n", len(names))
+		names = append(names, name)
+		write(t, file, lines(names)...)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if r.handle(r.holder(name).request(t.Context(), "GET", "")).Code == 401 {
+					refused.Add(1)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if n := refused.Load(); n > 0 {
+		t.Errorf("the file's token %d was refused to %d of 8", len(names), n)
 	}
 }
 
