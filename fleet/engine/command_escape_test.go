@@ -17,7 +17,7 @@ func TestNothingEscapes(t *testing.T) {
 	sh := func(line string) string {
 		return c.call("run-command", map[string]any{"name": name, "command": line})["stdout"].(string)
 	}
-	const escape = "setsid env -i /bin/sh -c '(while :; do echo >>/root/beat; sleep 0.1; done) &'; "
+	const escape = "setsid env -i /bin/sh -c '(while :; do echo >>/run/beat; sleep 0.1; done) &'; "
 	for what, one := range map[string]struct {
 		then, timeout any
 		stop          bool
@@ -27,9 +27,9 @@ func TestNothingEscapes(t *testing.T) {
 		"ended too": {"exit 0", 600, true},
 	} {
 		t.Run(what, func(t *testing.T) {
-			sh("rm -f /root/beat")
+			sh("rm -f /run/beat")
 			ran := c.call("run-command", map[string]any{"name": name, "command": escape + one.then.(string), "background": true, "timeoutSecs": one.timeout})
-			eventually(t, "it beats", func() bool { return sh("cat /root/beat 2>/dev/null; true") != "" })
+			eventually(t, "it beats", func() bool { return sh("cat /run/beat 2>/dev/null; true") != "" })
 			if one.stop {
 				if stopped := c.call("stop-command", map[string]any{"name": name, "commandId": ran["commandId"]}); stopped["running"] != false {
 					t.Errorf("stopped: %v", stopped)
@@ -38,7 +38,7 @@ func TestNothingEscapes(t *testing.T) {
 				c.call("read-command", map[string]any{"name": name, "commandId": ran["commandId"], "waitSecs": 30})
 			}
 			eventually(t, "it has ended", func() bool {
-				return sh("a=$(wc -c </root/beat); sleep 1; [ $a = $(wc -c </root/beat) ] && echo ended") == "ended\n"
+				return sh("a=$(wc -c </run/beat); sleep 1; [ $a = $(wc -c </run/beat) ] && echo ended") == "ended\n"
 			})
 		})
 	}

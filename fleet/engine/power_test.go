@@ -22,14 +22,14 @@ func TestEndedFromWithin(t *testing.T) {
 		for _, harmless := range []string{"HUP", "INT", "QUIT", "CONT"} {
 			sh(t, f, vm, "kill -"+harmless+" 1")
 		}
-		line := fmt.Sprintf("echo %d >/root/late; %s", i, end)
+		line := fmt.Sprintf("echo %d >/etc/late; %s", i, end)
 		res, err := f.Exec(t.Context(), vm, fleet.Command{Argv: []string{"/bin/sh", "-c", line}, Timeout: time.Minute})
 		if err != nil && !fleet.MaybeDone(err) {
 			t.Fatalf("%s: %v", end, err)
 		}
 		t.Logf("%s: exit code %d, %v", end, res.ExitCode, err)
 		eventually(t, end+" stops it", func() bool { return state(t, f, vm) == fleet.Stopped })
-		if got := sh(t, f, vm, "cat /root/late"); got != fmt.Sprintln(i) {
+		if got := sh(t, f, vm, "cat /etc/late"); got != fmt.Sprintln(i) {
 			t.Errorf("after %s the file has %q", end, got)
 		}
 	}
@@ -48,14 +48,14 @@ func TestUploadOutlivesKill(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 1<<16)
 	for round := range 3 {
 		small := fmt.Sprintln("content", round)
-		must(t, f.Upload(t.Context(), vm, "/root/large", strings.NewReader(small+large), int64(len(small+large))))
+		must(t, f.Upload(t.Context(), vm, "/srv/big/file", strings.NewReader(small+large), int64(len(small+large))))
 		must(t, f.Upload(t.Context(), vm, "/dev/shm/in-memory", strings.NewReader(small), int64(len(small))))
 		must(t, f.Upload(t.Context(), vm, "/etc/profile", strings.NewReader(small), int64(len(small))))
 		must(t, f.Upload(t.Context(), vm, fmt.Sprintf("/srv/new%d/dir/file", round), strings.NewReader(small), int64(len(small))))
 		must(t, syscall.Kill(d.record(t, vm).Process.PID, syscall.SIGKILL))
 		eventually(t, "it is stopped", func() bool { return state(t, f, vm) == fleet.Stopped })
-		line := fmt.Sprintf("cat /etc/profile /srv/new%d/dir/file; head -n 1 /root/large; wc -c </root/large; ls -A /root /srv/new%d/dir", round, round)
-		want := small + small + small + fmt.Sprintln(len(small+large)) + fmt.Sprintf("/root:\nlarge\n\n/srv/new%d/dir:\nfile\n", round)
+		line := fmt.Sprintf("cat /etc/profile /srv/new%d/dir/file; head -n 1 /srv/big/file; wc -c </srv/big/file; ls -A /srv/big /srv/new%d/dir", round, round)
+		want := small + small + small + fmt.Sprintln(len(small+large)) + fmt.Sprintf("/srv/big:\nfile\n\n/srv/new%d/dir:\nfile\n", round)
 		if got := sh(t, f, vm, line); got != want {
 			t.Errorf("round %d: got %q, want %q", round, got, want)
 		}

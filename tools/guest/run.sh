@@ -9,12 +9,13 @@
 # files are not needed any more; - asks to remove those of long ago, and of those that have
 # ended all but 200. WATCH is watch.sh.
 #
-# The files of a job are DIR/ID.*: stdout, stderr, and job, with three lines:
+# The files of a job are DIR/ID.*: stdout, stderr, and job, with these lines:
 #   CODE END FLAG ok    written over "-" when the command has ended; END is from
 #                       /proc/uptime; FLAG is full when the disk is, lost when output
 #                       files are gone, else -
 #   PID GROUP BOOT BEGIN EPOCH TIMEOUT    PID is of this script, GROUP - when it has none
 #   SHOWN
+#   CONTROL            its control group, where the guest began it by itself and gave it one
 # and why, where stop.sh or watch.sh ended it: stop or timeout.
 #
 # Prints a second line, up to LIMIT bytes of each stream on its own stream, and at the end

@@ -24,11 +24,8 @@ import (
 // started may hold the pipes open for ever, or be about to write the rest.
 const grace = 200 * time.Millisecond
 
-// noGroup is in place of a control group.
-const noGroup = -1
-
 // launch starts e with the files as its standard streams, in a session of its
-// own, and in a control group unless that is noGroup.
+// own, and in a control group unless that is job.NoGroup.
 func (g *guest) launch(e agent.Exec, files [3]int, group int) (pid int, ended <-chan syscall.WaitStatus, err error) {
 	if len(e.Argv) == 0 {
 		return 0, nil, &job.LaunchError{Code: 126, Err: errors.New("no command")}
@@ -50,7 +47,7 @@ func (g *guest) launch(e agent.Exec, files [3]int, group int) (pid int, ended <-
 		return 0, nil, &job.LaunchError{Code: 127, Err: err}
 	}
 	attr := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(env), Sys: &syscall.SysProcAttr{
-		Setsid: true, Credential: who.cred, UseCgroupFD: group != noGroup, CgroupFD: group,
+		Setsid: true, Credential: who.cred, UseCgroupFD: group != job.NoGroup, CgroupFD: group,
 	}}
 	for _, fd := range files {
 		attr.Files = append(attr.Files, uintptr(fd))
@@ -136,7 +133,7 @@ func (g *guest) run(st *yamux.Stream, out *agent.Frames, e agent.Exec) (agent.Ex
 		return agent.Exit{}, err
 	}
 	defer p.close()
-	pid, ended, err := g.launch(e, p.theirs, noGroup)
+	pid, ended, err := g.launch(e, p.theirs, job.NoGroup)
 	p.closeTheirs()
 	if err != nil {
 		return agent.Exit{}, err
@@ -260,7 +257,7 @@ func (g *guest) background(e agent.Exec) (agent.Exit, error) {
 		return agent.Exit{}, err
 	}
 	defer null.Close()
-	pid, _, err := g.launch(e, [3]int{int(null.Fd()), int(null.Fd()), int(null.Fd())}, noGroup)
+	pid, _, err := g.launch(e, [3]int{int(null.Fd()), int(null.Fd()), int(null.Fd())}, job.NoGroup)
 	return agent.Exit{PID: pid}, err
 }
 
@@ -279,7 +276,7 @@ func (g *guest) workload(e agent.Exec) {
 		return
 	}
 	defer console.Close()
-	if _, _, err := g.launch(e, [3]int{int(null.Fd()), int(console.Fd()), int(console.Fd())}, noGroup); err != nil {
+	if _, _, err := g.launch(e, [3]int{int(null.Fd()), int(console.Fd()), int(console.Fd())}, job.NoGroup); err != nil {
 		say("workload: %v", err)
 	}
 }

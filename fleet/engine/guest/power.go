@@ -41,7 +41,7 @@ func (g *guest) shutDown() {
 		if !g.procs.any() {
 			break
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // between two looks
 	}
 	_ = unix.Kill(-1, unix.SIGKILL)
 	unix.Sync()

@@ -16,8 +16,11 @@ import (
 // environment, its session or its parents.
 type group struct {
 	name string // ends with a dot, so that none is the beginning of another
-	fd   int    // -1: there is no group
+	fd   int    // or NoGroup
 }
+
+// NoGroup is in place of a control group.
+const NoGroup = -1
 
 // groups are the control groups of jobs. One is made ahead, since that takes an emulated guest
 // more than a millisecond.
@@ -45,7 +48,7 @@ func (h *Host) returnGroup(unused group) {
 	g := &h.groups
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if unused.fd < 0 {
+	if unused.fd == NoGroup {
 		return
 	}
 	if g.spare == nil {
@@ -58,7 +61,7 @@ func (h *Host) returnGroup(unused group) {
 
 // makeGroup makes a group. Its caller holds the lock.
 func (h *Host) makeGroup() group {
-	none := group{fd: -1}
+	none := group{fd: NoGroup}
 	if h.Groups == "" {
 		return none
 	}
@@ -90,7 +93,7 @@ func (h *Host) dropGroup(name string) {
 		return err == nil || errors.Is(err, unix.ENOENT)
 	})
 	if g.spare == nil {
-		if s := h.makeGroup(); s.fd >= 0 {
+		if s := h.makeGroup(); s.fd != NoGroup {
 			g.spare = &s
 		}
 	}

@@ -31,7 +31,7 @@ import (
 // Host is the system that jobs run on.
 type Host struct {
 	// Launch starts a program in a session of its own with the files as its standard
-	// streams, in a control group unless that is -1, and sends its status to ended, once.
+	// streams, in a control group unless that is [NoGroup], and sends its status to ended, once.
 	// Its error is a [*LaunchError].
 	Launch func(e agent.Exec, files [3]int, group int) (pid int, ended <-chan syscall.WaitStatus, err error)
 
